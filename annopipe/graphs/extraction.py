@@ -1,0 +1,93 @@
+"""``extract``: the one way in which graphs are split.
+
+needs       a stage graph; outputs to keep; optionally nodes to take as inputs instead of computing them.
+does        copies what lies on the way from the inputs to the kept outputs, in program order, and nothing else.
+guarantees  the source is unchanged; every input port of the result is used; order among the copied nodes is kept.
+
+    a -> b -> c -> out1          extract(g, ["out1"], inputs=[(port, b)])       (port) -> c -> out1
+         b -> d -> out2
+"""
+
+from collections.abc import Iterable, Sequence
+
+from torch import fx
+
+from annopipe.errors import GraphError
+from annopipe.graphs import meta
+from annopipe.graphs.ops import is_getitem, traits
+from annopipe.graphs.ports import Port
+from annopipe.graphs.stage_graph import StageGraph, copy_nodes, input_nodes, output_nodes
+
+__all__ = ["ancestors", "extract"]
+
+Endpoint = tuple[Port, fx.Node]
+
+
+def extract(
+    source: StageGraph,
+    outputs: Sequence[str | Endpoint],
+    *,
+    inputs: Sequence[Endpoint] = (),
+    keep: Iterable[fx.Node] = (),
+) -> StageGraph:
+    """The part of ``source`` that computes ``outputs``.
+
+    Args:
+        outputs: names of output ports of ``source``, or pairs of a new port and the node whose value it carries.
+        inputs: pairs of a new input port and the node (a placeholder too) whose value it supplies.
+        keep: nodes to keep although no output needs them (operations with effects).
+
+    Raises:
+        GraphError: an unknown output, or a cut through a launch or a tuple, whose value no port can carry.
+    """
+    results = dict(zip((port.name for port in source.outputs), output_nodes(source.graph), strict=True))
+    by_name = {port.name: port for port in source.outputs}
+    kept: list[tuple[Port, object]] = []
+    for item in outputs:
+        if isinstance(item, str):
+            if item not in by_name:
+                raise GraphError(f"extract: no output port {item!r}; there are {', '.join(by_name)}")
+            kept.append((by_name[item], results[item]))
+        else:
+            kept.append(item)
+    supplied = {node: port for port, node in inputs}
+    for node in [*supplied, *(node for _, node in kept if isinstance(node, fx.Node))]:
+        _refuse_uncarriable(node)
+    roots = [node for _, node in kept if isinstance(node, fx.Node)]
+    needed = ancestors([*roots, *keep], stop=supplied)
+
+    graph, environment, ports = fx.Graph(), dict[fx.Node, fx.Node](), list[Port]()
+    own = zip(source.inputs, input_nodes(source.graph), strict=True)
+    for port, node in [*((p, n) for p, n in own if n not in supplied), *((p, n) for n, p in supplied.items())]:
+        if node in needed:
+            environment[node] = graph.placeholder(_identifier(port.name))
+            environment[node].meta = dict(node.meta)
+            ports.append(port)
+    wanted = [node for node in source.graph.nodes if node in needed and node not in environment]
+    copy_nodes(graph, wanted, environment)
+    graph.output(tuple(environment[node] if isinstance(node, fx.Node) else node for _, node in kept))
+    return StageGraph(graph, ports, [p for p, _ in kept], attributes=source.attributes, guards=source.guards)
+
+
+def ancestors(nodes: Iterable[fx.Node], *, stop: Iterable[fx.Node] = ()) -> set[fx.Node]:
+    """``nodes`` and all they depend on; nodes in ``stop`` are included but not followed."""
+    boundary, found = set(stop), set[fx.Node]()
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            if node not in boundary:
+                pending += node.all_input_nodes
+    return found
+
+
+def _refuse_uncarriable(node: fx.Node) -> None:
+    if traits(node).launch:
+        raise GraphError(f"cut at the launch {node.name}: its value is not ready; cut at its wait")
+    if isinstance(meta.value(node), (list, tuple)) and not is_getitem(node):
+        raise GraphError(f"cut at {node.name}, which yields several values: cut at the items that are used")
+
+
+def _identifier(name: str) -> str:
+    return "".join(c if c.isalnum() else "_" for c in name)

@@ -1,0 +1,108 @@
+"""The only module that touches ``node.meta``: typed access to what tracing and annopipe write there.
+
+Keys that PyTorch writes: ``val`` (the fake value), ``custom`` (annotations), ``desc`` (what an AOT input or output is),
+``partitioner_tag`` (which side of the joint graph an op was traced on). Ours: ``annopipe`` holds one ``Placement``.
+"""
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import fx
+
+from annopipe.annotate import KIND_KEY, LANE_KEY, REGION_KEY
+
+__all__ = [
+    "Placement",
+    "custom_tags",
+    "is_traced_in_backward",
+    "is_traced_in_forward",
+    "placement",
+    "set_placement",
+    "set_value",
+    "size_bytes",
+    "tag_kind",
+    "tag_lane",
+    "tag_region",
+    "value",
+]
+
+_PLACEMENT = "annopipe"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a node belongs.
+
+    region: full path, "" when the graph has no tags at all.  kind: compute, launch, wait or host.
+    lane: the side of a multiplexed graph and the nano-batch, "F", "0", "F0" or "".
+    phase: forward, input_grad, weight_grad, recompute or other.  rule: how the region was assigned.
+    key: the node's name in the graph it was first placed in, prefixed by its lane; costs are looked up by it.
+    """
+
+    region: str
+    kind: str
+    lane: str
+    phase: str
+    rule: str
+    key: str
+
+
+def custom_tags(node: fx.Node) -> dict[str, Any]:
+    """Annotations of ``torch.fx.traceback.annotate``; empty when there are none. Never mutate it: copies share it."""
+    return node.meta.get("custom") or {}
+
+
+def tag_region(node: fx.Node) -> str:
+    """The region path that tags gave the node, or ""."""
+    return str(custom_tags(node).get(REGION_KEY, ""))
+
+
+def tag_kind(node: fx.Node) -> str:
+    """ "comm" inside ``ap.comm``, "compute" inside ``ap.region``, "" outside."""
+    return str(custom_tags(node).get(KIND_KEY, ""))
+
+
+def tag_lane(node: fx.Node) -> str:
+    """The nano-batch of the node as text, or ""."""
+    lane = custom_tags(node).get(LANE_KEY)
+    return "" if lane is None else str(lane)
+
+
+def is_traced_in_forward(node: fx.Node) -> bool:
+    """Whether the tracer saw the op while the module's forward ran; recomputed copies in a backward keep this tag."""
+    return node.meta.get("partitioner_tag") == "is_forward"
+
+
+def is_traced_in_backward(node: fx.Node) -> bool:
+    """Whether the tracer saw the op while autograd ran."""
+    return node.meta.get("partitioner_tag") == "is_backward"
+
+
+def value(node: fx.Node) -> Any:
+    """The fake value of a node (tensor, symbolic number, tuple of them), or None."""
+    return node.meta.get("val")
+
+
+def set_value(node: fx.Node, fake: Any) -> None:
+    """Record the fake value of a node that a pass made."""
+    node.meta["val"] = fake
+
+
+def placement(node: fx.Node) -> Placement | None:
+    """The node's placement, or None before regions are assigned."""
+    return node.meta.get(_PLACEMENT)
+
+
+def set_placement(node: fx.Node, place: Placement) -> None:
+    """Record the node's placement."""
+    node.meta[_PLACEMENT] = place
+
+
+def size_bytes(node: fx.Node) -> int | None:
+    """Bytes of a node's tensor; None when it has none or its size is known only at run time."""
+    fake = value(node)
+    if not isinstance(fake, torch.Tensor):
+        return None
+    count = fake.numel()
+    return int(count) * fake.element_size() if isinstance(count, int) else None

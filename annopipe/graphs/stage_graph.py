@@ -1,0 +1,140 @@
+"""StageGraph: an FX graph whose inputs and outputs are ports."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from annopipe.errors import GraphError
+from annopipe.graphs.arguments import Guard, check_guards
+from annopipe.graphs.ports import Port
+
+__all__ = ["StageGraph", "body", "copy_nodes", "input_nodes", "output_nodes"]
+
+_CHECKED_ROLES = frozenset({"input", "tangent"})
+
+
+class StageGraph:
+    """One graph of a stage: forward, backward, a part of one, or several combined.
+
+    Call it with values by port name; extra names are ignored, so one dictionary can carry a whole microbatch:
+
+        values = {**graphs.bind(module), **graphs.bind_inputs(x)}
+        values |= graphs.forward(values)
+
+    Attributes:
+        inputs, outputs: the ports, in the order of the graph's placeholders and results.
+        graph: the ``fx.Graph``. Do not edit it; passes make copies.
+        guards: arguments that were not tensors when the module was traced.
+    """
+
+    def __init__(
+        self,
+        graph: fx.Graph | Callable[[], fx.Graph],
+        inputs: Sequence[Port],
+        outputs: Sequence[Port],
+        *,
+        attributes: Mapping[str, Any] | None = None,
+        guards: Sequence[Guard] = (),
+    ) -> None:
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.attributes = dict(attributes or {})
+        self.guards = tuple(guards)
+        self._source = graph
+        for kind, ports in (("input", self.inputs), ("output", self.outputs)):
+            names = [port.name for port in ports]
+            if len(set(names)) != len(names):
+                twice = sorted({name for name in names if names.count(name) > 1})
+                raise GraphError(f"two {kind} ports have the same name: {', '.join(twice)}")
+
+    @functools.cached_property
+    def graph(self) -> fx.Graph:
+        """The FX graph; built at first use when it is a combination of others."""
+        return self._source() if callable(self._source) else self._source
+
+    @functools.cached_property
+    def module(self) -> fx.GraphModule:
+        """The graph as a module that takes the input ports by position; its code is generated at first use."""
+        return fx.GraphModule(self.attributes, self.graph)
+
+    def copy(self) -> "StageGraph":
+        """The same graph on nodes of its own, which a pass may then edit."""
+        if callable(self._source):
+            return StageGraph(
+                self._source(), self.inputs, self.outputs, attributes=self.attributes, guards=self.guards
+            )
+        graph, environment = fx.Graph(), {}
+        for node in self.graph.nodes:
+            if node.op != "output":
+                copy_nodes(graph, [node], environment)
+        graph.output(tuple(environment[node] if isinstance(node, fx.Node) else node for node in output_nodes(self.graph)))
+        return StageGraph(graph, self.inputs, self.outputs, attributes=self.attributes, guards=self.guards)
+
+    def arguments(self, values: Mapping[str, Any]) -> list[Any]:
+        """The positional arguments of ``module`` for values by port name.
+
+        Raises:
+            GraphError: a port has no value, or an input or tangent has another dtype or shape than the traced one.
+            CaptureError: a guarded constant is present and differs.
+        """
+        try:
+            arguments = [values[port.name] for port in self.inputs]
+        except KeyError:
+            missing = [port.name for port in self.inputs if port.name not in values]
+            raise GraphError(
+                f"no value for {len(missing)} of {len(self.inputs)} input ports: {', '.join(missing[:5])}"
+                f"{', ...' if len(missing) > 5 else ''}; parameters and buffers come from graphs.bind(module), "
+                "inputs from graphs.bind_inputs(...), saved values from the forward graph's result"
+            ) from None
+        for port, value in zip(self.inputs, arguments, strict=True):
+            if port.role in _CHECKED_ROLES and (reason := port.mismatch(value)):
+                raise GraphError(f"port {port.name}: {reason}; trace again for other shapes or dtypes")
+        if self.guards:
+            check_guards(self.guards, values)
+        return arguments
+
+    def __call__(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Run the graph without autograd; returns a value for every output port, by name."""
+        arguments = self.arguments(values)
+        with torch.no_grad():
+            results = self.module(*arguments)
+        return {port.name: result for port, result in zip(self.outputs, results, strict=True)}
+
+    def port(self, name: str) -> Port:
+        """The input or output port of that name.
+
+        Raises:
+            GraphError: there is none.
+        """
+        for port in (*self.inputs, *self.outputs):
+            if port.name == name:
+                return port
+        raise GraphError(f"no port {name!r}; there are {', '.join(p.name for p in (*self.inputs, *self.outputs))}")
+
+    def __repr__(self) -> str:
+        return f"StageGraph({len(self.inputs)} inputs, {len(body(self.graph))} nodes, {len(self.outputs)} outputs)"
+
+
+def body(graph: fx.Graph) -> list[fx.Node]:
+    """The nodes that compute: all but placeholders and the output."""
+    return [node for node in graph.nodes if node.op not in ("placeholder", "output")]
+
+
+def input_nodes(graph: fx.Graph) -> list[fx.Node]:
+    """The placeholders, in the order of the input ports."""
+    return list(graph.find_nodes(op="placeholder"))
+
+
+def output_nodes(graph: fx.Graph) -> tuple[Any, ...]:
+    """What the graph returns, in the order of the output ports: nodes, or numbers known when it was traced."""
+    returned = graph.output_node().args[0]
+    return tuple(returned) if isinstance(returned, (list, tuple)) else (returned,)
+
+
+def copy_nodes(graph: fx.Graph, nodes: Sequence[fx.Node], environment: dict[fx.Node, fx.Node]) -> None:
+    """Copy ``nodes`` to the end of ``graph``; ``environment`` maps old to new and is extended."""
+    for node in nodes:
+        environment[node] = graph.node_copy(node, environment.__getitem__)

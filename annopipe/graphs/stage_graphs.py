@@ -1,0 +1,121 @@
+"""StageGraphs: all graphs of one traced stage, and how a module's values reach their ports and come back."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from annopipe.errors import GraphError
+from annopipe.graphs.arguments import TARGET, Arguments, Guard, flatten_arguments
+from annopipe.graphs.backward_split import split_backward
+from annopipe.graphs.stage_graph import StageGraph
+
+__all__ = ["OutputLayout", "StageGraphs"]
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputLayout:
+    """How a module's result is put together from output ports and constants."""
+
+    paths: tuple[str, ...]
+    tensors: tuple[str, ...]
+    constants: tuple[Guard, ...]
+    spec: pytree.TreeSpec | None
+    has_loss: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class StageGraphs:
+    """The graphs of one stage.
+
+    forward: parameters, buffers and inputs to outputs, saved values and buffer updates.
+    backward: saved values and tangents to gradients; None when nothing requires grad.
+    backward_input, backward_weight: the two halves of backward, split at first use.
+    unshard, reduce_grad: None, since no parameter of this stage is sharded.
+    """
+
+    forward: StageGraph
+    backward: StageGraph | None
+    arguments: Arguments
+    target_arguments: Arguments
+    layout: OutputLayout
+    unshard: StageGraph | None = None
+    reduce_grad: StageGraph | None = None
+
+    @functools.cached_property
+    def _halves(self) -> tuple[StageGraph, StageGraph] | None:
+        return None if self.backward is None else split_backward(self.backward)
+
+    @property
+    def backward_input(self) -> StageGraph | None:
+        """The part of backward that input gradients and collectives need; it saves what backward_weight takes."""
+        return self._halves[0] if self._halves else None
+
+    @property
+    def backward_weight(self) -> StageGraph | None:
+        """The rest of backward: parameter gradients that can wait."""
+        return self._halves[1] if self._halves else None
+
+    def bind(self, module: nn.Module) -> dict[str, Any]:
+        """Values for the parameter and buffer ports, by port name.
+
+        Raises:
+            GraphError: the module lacks one, or it has another shape or dtype than the traced module's.
+        """
+        tensors = {
+            "param": dict(module.named_parameters(remove_duplicate=False)),
+            "buffer": dict(module.named_buffers(remove_duplicate=False)),
+        }
+        values = {}
+        for port in self._bound_ports():
+            name = port.name.partition(".")[2]
+            if name not in tensors[port.role]:
+                raise GraphError(f"{type(module).__name__} has no {port.role} {name!r}, which the graphs were traced with")
+            values[port.name] = tensors[port.role][name]
+            if reason := port.mismatch(values[port.name]):
+                raise GraphError(f"{port.role} {name}: {reason}; trace this module again")
+        return values
+
+    def bind_inputs(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Values for the input ports from a call like the traced one, with ``target=...`` where a loss was traced.
+
+        Raises:
+            CaptureError: a constant differs from the traced one, or the arguments have another structure.
+        """
+        targets = {TARGET: kwargs.pop(TARGET, None)} if self.layout.has_loss else {}
+        tensors: dict[str, torch.Tensor] = {}
+        for traced, positional, named in ((self.arguments, args, kwargs), (self.target_arguments, (), targets)):
+            tensors |= traced.matched(flatten_arguments(traced.signature, "the traced call", positional, named))
+        return {f"input.{path}": tensor for path, tensor in tensors.items()}
+
+    def result(self, values: Mapping[str, Any]) -> Any:
+        """What the module's forward would have returned, put together from the output ports."""
+        constants = {guard.path: guard.value for guard in self.layout.constants}
+        leaves = [values[path] if path in self.layout.tensors else constants[path] for path in self.layout.paths]
+        return pytree.tree_unflatten(leaves, self.layout.spec)
+
+    def write_buffers(self, module: nn.Module, values: Mapping[str, Any]) -> None:
+        """Write the buffer updates of one run of the forward graph into the module: once for every run."""
+        buffers = dict(module.named_buffers(remove_duplicate=False))
+        with torch.no_grad():
+            for port in self.forward.outputs:
+                if port.role == "buffer_update":
+                    buffers[port.source].copy_(values[port.name])
+
+    def parameter_gradients(self, values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        """Gradients by canonical parameter name; those of tied weights are added up."""
+        gradients: dict[str, torch.Tensor] = {}
+        for port in self.backward.outputs if self.backward else ():
+            if port.role == "param_grad":
+                have = gradients.get(port.source)
+                gradients[port.source] = values[port.name] if have is None else have + values[port.name]
+        return gradients
+
+    def _bound_ports(self) -> list[Any]:
+        graphs = [self.forward, *([self.backward] if self.backward else [])]
+        ports = {port.name: port for graph in graphs for port in graph.inputs if port.role in ("param", "buffer")}
+        return list(ports.values())

@@ -1,0 +1,115 @@
+"""OverlapPlan: one combined graph in the order that a policy chose, ready to run, simulate and look at."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from annopipe.costs.node_costs import NodeCosts
+from annopipe.errors import CostError
+from annopipe.graphs.stage_graph import StageGraph
+from annopipe.ordering.agreement import check_same_sequence
+from annopipe.ordering.bounds import LowerBound, lower_bound
+from annopipe.ordering.problem import OverlapProblem
+from annopipe.simulation import Task, Timeline, run
+
+__all__ = ["OverlapPlan", "with_costs"]
+
+
+class OverlapPlan:
+    """The result of ``ap.overlap``.
+
+    Attributes:
+        graph: the stage graph with its nodes in the chosen order.
+        order: the keys of its nodes, in that order ("F.mm_3").
+        policy: the name of the policy that chose it.
+        problem: what the policy saw.  indices: the order as positions in ``problem.nodes``.
+    """
+
+    def __init__(self, graph: StageGraph, problem: OverlapProblem, indices: Sequence[int], policy: str) -> None:
+        self.graph = graph
+        self.problem = problem
+        self.indices = tuple(indices)
+        self.policy = policy
+        self._checked = False
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The keys of the nodes in the order in which they run."""
+        return tuple(self.problem.nodes[index].name for index in self.indices)
+
+    @functools.cached_property
+    def timeline(self) -> Timeline:
+        """The simulated timeline: makespan, hidden and exposed communication, and what blocks each exposed piece.
+
+        Raises:
+            CostError: the plan was made without costs.
+        """
+        return run(self.program(), self.problem.network)
+
+    @functools.cached_property
+    def lower_bound(self) -> LowerBound:
+        """Seconds that no order of this graph can beat, with the three bounds it is made of.
+
+        Raises:
+            CostError: the plan was made without costs.
+        """
+        self._need_costs()
+        return lower_bound(self.problem)
+
+    def program(self, costs: NodeCosts | None = None) -> list[Task]:
+        """The simulation's tasks in the plan's order, with the plan's costs or others.
+
+        Raises:
+            CostError: there are no costs, or they lack a node.
+        """
+        if costs is not None:
+            return with_costs(self.problem, costs).program(self.indices)
+        self._need_costs()
+        return self.problem.program(self.indices)
+
+    def check_ranks(self) -> None:
+        """Compare the sequence of collectives across each process group: once, before the first run; ``run`` does it.
+
+        Raises:
+            OrderError: the ranks would issue different sequences, which would hang.
+        """
+        if not self._checked:
+            check_same_sequence(self.problem, self.indices)
+            self._checked = True
+
+    def run(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Run the graph in the plan's order on values by port name; returns values by output port name.
+
+        Raises:
+            GraphError: a port has no value or one that does not fit.
+            OrderError: at the first run, when ranks disagree about the order of collectives.
+        """
+        self.check_ranks()
+        return self.graph(values)
+
+    def __repr__(self) -> str:
+        return f"OverlapPlan({self.policy}, {len(self.indices)} nodes, lanes {', '.join(self.problem.lanes)})"
+
+    def _need_costs(self) -> None:
+        if not self.problem.has_costs:
+            raise CostError(
+                "this plan was made without costs, so it has no timeline and no bound: "
+                "pass costs=ap.costs.measure(graph, values), ap.costs.load(path) or NodeCosts to ap.overlap"
+            )
+
+
+def with_costs(problem: OverlapProblem, costs: NodeCosts) -> OverlapProblem:
+    """The problem with other costs.
+
+    Raises:
+        CostError: nodes have no cost.
+    """
+    missing = [n.name for n in problem.nodes if n.kind not in ("wait",) and n.name not in costs.seconds]
+    if missing:
+        raise CostError(
+            f"no cost for {len(missing)} of {len(problem.nodes)} nodes, such as {', '.join(missing[:3])}: "
+            "the costs belong to another graph; in a multiplexed graph use costs.in_lane(lane) for the costs of one part"
+        )
+    return problem.with_costs(costs.seconds, costs.latency, costs.issue, costs.network)
+
+

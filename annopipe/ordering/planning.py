@@ -1,0 +1,136 @@
+"""``overlap``: from a combined graph, costs and a policy to an OverlapPlan.
+
+The steps: copy the graph (once); describe it as an overlap problem; let the policy order it; agree with the other ranks; prove the
+order legal; relink the copy in place. Its code is generated once, when it first runs.
+"""
+
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch.distributed as dist
+
+from annopipe.costs.node_costs import NodeCosts
+from annopipe.errors import AnnopipeError, CostError, OrderError
+from annopipe.graphs import meta
+from annopipe.graphs.dependencies import predecessors
+from annopipe.graphs.ops import group_name, launch_of
+from annopipe.graphs.regions import place
+from annopipe.graphs.reordering import check_order, relink
+from annopipe.graphs.stage_graph import StageGraph, body
+from annopipe.ordering.agreement import agree
+from annopipe.ordering.plan import OverlapPlan, with_costs
+from annopipe.ordering.builtin_policies import list_, sequential
+from annopipe.ordering.problem import OverlapNode, OverlapProblem
+from annopipe.ordering.registry import Policy, find
+
+__all__ = ["overlap", "problem_of"]
+
+_NEED_COSTS = frozenset({list_})
+
+
+def overlap(
+    graph: StageGraph,
+    policy: str | Policy = "list",
+    costs: NodeCosts | Mapping[str, float] | None = None,
+    group: dist.ProcessGroup | None = None,
+) -> OverlapPlan:
+    """Order a combined graph so that its communication hides behind computation. Results cannot change.
+
+    Args:
+        graph: what ``ap.multiplex`` returned, or any stage graph; it stays as it is.
+        policy: a name from ``ap.policies()``, or a function from an ``OverlapProblem`` to an order of its nodes.
+        costs: seconds per node; needed by "list", by ``plan.timeline`` and by ``plan.lower_bound``.
+        group: the ranks that must end with the same order: all of them call this and get the order of the first.
+
+    Raises:
+        OrderError: unknown policy, an illegal order (the message names the nodes), or ranks with different collectives.
+        CostError: the policy needs costs and there are none, or nodes lack one.
+
+    >>> import torch, annopipe as ap
+    >>> graphs = ap.trace(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
+    >>> both = ap.multiplex(graphs.forward, graphs.backward, lanes=("F", "B"))
+    >>> ap.overlap(both, policy="alternate").policy
+    'alternate'
+    """
+    name, function = find(policy)
+    own = graph.copy()
+    problem = problem_of(own)
+    if costs is not None:
+        problem = with_costs(problem, costs if isinstance(costs, NodeCosts) else NodeCosts(costs))
+    elif function in _NEED_COSTS:
+        raise CostError(
+            f"policy {name!r} needs costs: pass costs=ap.costs.measure(graph, values) or ap.costs.load(path), "
+            "or use a policy without costs, such as 'alternate'"
+        )
+    nodes = body(own.graph)
+    order = agree(problem, lambda: _checked_order(problem, name, function), group)
+    check_order(nodes, order, problem.dependencies)
+    if function is not sequential:
+        relink(own.graph, [nodes[index] for index in order])
+    return OverlapPlan(own, problem, order, name)
+
+
+def problem_of(graph: StageGraph) -> OverlapProblem:
+    """The overlap problem of a graph, without costs: its nodes in program order and what must come before each."""
+    nodes = body(graph.graph)
+    if any(meta.placement(node) is None for node in nodes):
+        place(graph)
+    index = {node: number for number, node in enumerate(nodes)}
+    described = []
+    for number, node in enumerate(nodes):
+        at = meta.placement(node)
+        assert at is not None, "place() gives every node a placement"
+        launch = launch_of(node) if at.kind == "wait" else None
+        described.append(
+            OverlapNode(
+                index=number,
+                name=at.key,
+                region=at.region,
+                kind="compute" if at.kind == "wait" and launch not in index else at.kind,
+                lane=at.lane,
+                phase=at.phase,
+                queue=group_name(node) if at.kind == "launch" else "",
+                launch=-1 if launch is None else index.get(launch, -1),
+            )
+        )
+    before = tuple(tuple(earlier) for earlier in predecessors(nodes))
+    return OverlapProblem(tuple(described), before, has_costs=False)
+
+
+def _checked_order(problem: OverlapProblem, name: str, function: Policy) -> list[int]:
+    with _explained(name):
+        returned = function(problem)
+        order = _indices(problem, name, returned)
+    check_order(problem.nodes, order, problem.dependencies)
+    return order
+
+
+def _indices(problem: OverlapProblem, name: str, order: Sequence[Any]) -> list[int]:
+    by_name = {node.name: node.index for node in problem.nodes}
+    indices = []
+    for item in order:
+        index = item.index if isinstance(item, OverlapNode) else by_name.get(item, item) if isinstance(item, str) else item
+        if isinstance(index, bool) or not isinstance(index, int):
+            raise OrderError(
+                f"policy {name!r} returned {item!r}: an order has the problem's nodes, their indices or their names"
+            )
+        indices.append(index)
+    return indices
+
+
+class _explained:  # noqa: N801 - reads as a statement
+    """Turn an exception of a user's policy into an OrderError, so that the other ranks hear of it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception) or isinstance(error, AnnopipeError):
+            return False
+        raise OrderError(f"policy {self._name!r} failed: {type(error).__name__}: {error}") from error

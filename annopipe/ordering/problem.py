@@ -1,0 +1,170 @@
+"""OverlapProblem: what a policy sees of a combined graph, as plain data.
+
+A policy is a function from a problem to an order. It sees nodes with their region, lane, phase and cost, and what must come
+before what; it does not see tensors, and whatever it returns is proved legal before it is used.
+"""
+
+import dataclasses
+import functools
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+
+from annopipe.errors import OrderError
+from annopipe.simulation import Network, Task, makespan
+
+__all__ = ["OverlapNode", "OverlapProblem"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OverlapNode:
+    """One node of an overlap problem.
+
+    index: its position in program order.  name: its key, "F.mm_3".  kind: compute, launch, wait or host.
+    cost: seconds; computation on the issuing thread, a launch's transfer, 0 for a wait.
+    queue: launches: the process group.  launch: waits: index of the launch, else -1.
+    latency, issue: launches: part of the cost that does not stretch on a shared link; time to start the transfer.
+    """
+
+    index: int
+    name: str
+    region: str
+    kind: str
+    lane: str
+    phase: str
+    cost: float = 0.0
+    queue: str = ""
+    launch: int = -1
+    latency: float = 0.0
+    issue: float = 0.0
+
+    @property
+    def thread_time(self) -> float:
+        """Seconds that the node occupies the issuing thread, stalls left out."""
+        return self.issue if self.kind == "launch" else self.cost
+
+
+@dataclasses.dataclass(frozen=True)
+class OverlapProblem:
+    """Nodes in program order, what must come before each (indices), and the network.
+
+    >>> problem = OverlapProblem((OverlapNode(0, "a", "", "compute", "F", ""),), ((),))
+    >>> problem.makespan([0])
+    0.0
+    """
+
+    nodes: tuple[OverlapNode, ...]
+    dependencies: tuple[tuple[int, ...], ...]
+    network: Network = dataclasses.field(default_factory=Network)
+    has_costs: bool = True
+
+    @functools.cached_property
+    def successors(self) -> tuple[tuple[int, ...], ...]:
+        """For each node the indices of those that name it as a dependency."""
+        after: list[list[int]] = [[] for _ in self.nodes]
+        for index, earlier in enumerate(self.dependencies):
+            for source in earlier:
+                after[source].append(index)
+        return tuple(tuple(a) for a in after)
+
+    @property
+    def costs(self) -> tuple[float, ...]:
+        """Seconds per node."""
+        return tuple(node.cost for node in self.nodes)
+
+    @property
+    def lanes(self) -> tuple[str, ...]:
+        """The lanes, in order of first appearance."""
+        return tuple(dict.fromkeys(node.lane for node in self.nodes))
+
+    @property
+    def regions(self) -> tuple[str, ...]:
+        """The regions, in order of first appearance."""
+        return tuple(dict.fromkeys(node.region for node in self.nodes))
+
+    def program(self, order: Sequence[int]) -> list[Task]:
+        """The simulation's tasks for an order, with positions in that order."""
+        place = {index: position for position, index in enumerate(order)}
+        return [
+            _task(
+                self.nodes[index],
+                launch=place[self.nodes[index].launch] if self.nodes[index].kind == "wait" else -1,
+                after=tuple(sorted(place[source] for source in self.dependencies[index])),
+            )
+            for index in order
+        ]
+
+    def makespan(self, order: Sequence[int]) -> float:
+        """Simulated seconds of an order; cheap, for policies that compare orders."""
+        return makespan(self._tasks, self.network, order)
+
+    @functools.cached_property
+    def _tasks(self) -> tuple[Task, ...]:
+        return tuple(_task(node, launch=node.launch, after=()) for node in self.nodes)
+
+    def with_sequence(self, launches: Iterable[int]) -> "OverlapProblem":
+        """The problem with the launches chained in the given sequence, so that every legal order has it."""
+        chained = list(launches)
+        extra = dict(zip(chained[1:], chained, strict=False))
+        dependencies = tuple(
+            (*earlier, extra[index]) if index in extra else earlier for index, earlier in enumerate(self.dependencies)
+        )
+        return dataclasses.replace(self, dependencies=dependencies)
+
+    def with_costs(
+        self,
+        seconds: Mapping[str, float],
+        latency: Mapping[str, float],
+        issue: Mapping[str, float],
+        network: Network,
+    ) -> "OverlapProblem":
+        """The problem with costs by node name; every node but waits needs one."""
+        nodes = tuple(
+            node
+            if node.kind == "wait"
+            else dataclasses.replace(
+                node,
+                cost=seconds[node.name],
+                latency=min(latency.get(node.name, 0.0), seconds[node.name]),
+                issue=issue.get(node.name, 0.0),
+            )
+            for node in self.nodes
+        )
+        return dataclasses.replace(self, nodes=nodes, network=network, has_costs=True)
+
+    def topological(self, rank: Sequence[float]) -> list[int]:
+        """A legal order that follows ``rank`` (smaller first) wherever dependencies allow.
+
+        Raises:
+            OrderError: the dependencies have a cycle.
+        """
+        missing = [len(set(earlier)) for earlier in self.dependencies]
+        ready = [(rank[i], i) for i, count in enumerate(missing) if count == 0]
+        heapq.heapify(ready)
+        order: list[int] = []
+        while ready:
+            _, index = heapq.heappop(ready)
+            order.append(index)
+            for user in self.successors[index]:
+                missing[user] -= 1
+                if missing[user] == 0:
+                    heapq.heappush(ready, (rank[user], user))
+        if len(order) != len(self.nodes):
+            stuck = [self.nodes[i].name for i, count in enumerate(missing) if count > 0]
+            raise OrderError(f"no order is legal: {', '.join(stuck[:5])} wait for each other")
+        return order
+
+
+def _task(node: OverlapNode, *, launch: int, after: tuple[int, ...]) -> Task:
+    return Task(
+        name=node.name,
+        kind=node.kind,  # type: ignore[arg-type]
+        duration=0.0 if node.kind == "wait" else node.cost,
+        region=node.region,
+        lane=node.lane,
+        phase=node.phase,
+        queue=node.queue,
+        launch=launch,
+        latency=node.latency,
+        issue=node.issue,
+        after=after,
+    )

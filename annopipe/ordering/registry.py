@@ -1,0 +1,52 @@
+"""The one registry of the project: overlap policies by name."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from annopipe.errors import OrderError
+from annopipe.ordering.problem import OverlapProblem
+
+__all__ = ["Policy", "find", "policies", "policy"]
+
+Policy = Callable[[OverlapProblem], Sequence[Any]]
+
+_POLICIES: dict[str, Policy] = {}
+
+
+def policy(function: Policy) -> Policy:
+    """Register a policy under its function's name; ``ap.overlap(graph, policy="program_order")`` finds it.
+
+    The function gets an ``OverlapProblem`` and returns its nodes, or their indices or names, in the order to run. The order
+    is proved legal before use.
+
+    Raises:
+        OrderError: the name is taken by another function.
+
+    >>> @policy
+    ... def program_order(problem):
+    ...     return problem.nodes
+    """
+    name = function.__name__.rstrip("_")
+    known = _POLICIES.get(name)
+    if known is not None and (known.__module__, known.__qualname__) != (function.__module__, function.__qualname__):
+        raise OrderError(f"a policy named {name!r} exists already ({known.__module__}): give the function another name")
+    _POLICIES[name] = function
+    return function
+
+
+def policies() -> tuple[str, ...]:
+    """The names of all registered policies."""
+    return tuple(_POLICIES)
+
+
+def find(name: str | Policy) -> tuple[str, Policy]:
+    """The name and function of a policy given by either.
+
+    Raises:
+        OrderError: there is no policy of that name.
+    """
+    if callable(name):
+        return getattr(name, "__name__", "policy"), name
+    if name not in _POLICIES:
+        raise OrderError(f"no overlap policy {name!r}; there are {', '.join(_POLICIES)}; add one with @ap.policy")
+    return name, _POLICIES[name]
