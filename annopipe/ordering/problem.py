@@ -118,18 +118,12 @@ class OverlapProblem:
         network: Network,
     ) -> "OverlapProblem":
         """The problem with costs by node name; every node but waits needs one."""
-        nodes = tuple(
-            node
-            if node.kind == "wait"
-            else dataclasses.replace(
-                node,
-                cost=seconds[node.name],
-                latency=min(latency.get(node.name, 0.0), seconds[node.name]),
-                issue=issue.get(node.name, 0.0),
-            )
-            for node in self.nodes
-        )
-        return dataclasses.replace(self, nodes=nodes, network=network, has_costs=True)
+        nodes = []
+        for n in self.nodes:
+            cost = 0.0 if n.kind == "wait" else seconds[n.name]
+            own = min(latency.get(n.name, 0.0), cost), issue.get(n.name, 0.0)
+            nodes.append(OverlapNode(n.index, n.name, n.region, n.kind, n.lane, n.phase, cost, n.queue, n.launch, *own))
+        return dataclasses.replace(self, nodes=tuple(nodes), network=network, has_costs=True)
 
     def topological(self, rank: Sequence[float]) -> list[int]:
         """A legal order that follows ``rank`` (smaller first) wherever dependencies allow.

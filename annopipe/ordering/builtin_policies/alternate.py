@@ -2,6 +2,8 @@
 
     B  ==launch        ==launch           ====
     F          ==launch        ====launch        (no costs needed)
+
+An exchange of counts does not end a turn: the host reads its result before the lane can launch the data, and the message is small.
 """
 
 from collections import deque
@@ -20,6 +22,7 @@ def alternate(problem: OverlapProblem) -> list[int]:
     for index in waits_late(problem, range(len(problem.nodes))):
         queues[problem.nodes[index].lane].append(index)
     missing = [len(earlier) for earlier in problem.dependencies]
+    for_host = _launches_for_the_host(problem)
     order: list[int] = []
     while any(queues.values()):
         for queue in queues.values():
@@ -28,6 +31,19 @@ def alternate(problem: OverlapProblem) -> list[int]:
                 order.append(index)
                 for user in problem.successors[index]:
                     missing[user] -= 1
-                if problem.nodes[index].kind == "launch":
+                if problem.nodes[index].kind == "launch" and index not in for_host:
                     break
     return order
+
+
+def _launches_for_the_host(problem: OverlapProblem) -> set[int]:
+    """Launches whose result a host read needs before the next launch."""
+    needed: set[int] = set()
+    found: set[int] = set()
+    for node in reversed(problem.nodes):
+        if node.kind == "launch":
+            if node.index in needed:
+                found.add(node.index)
+        elif node.kind == "host" or node.index in needed:
+            needed.update(problem.dependencies[node.index])
+    return found

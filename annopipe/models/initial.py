@@ -1,0 +1,45 @@
+"""First values of parameters that depend on a seed and a name only, never on how the model is cut.
+
+A parameter's values come from a generator seeded by ``seed``, its full name and, for experts, the expert's number in
+the model. So a pipeline stage, or a rank of an expert-parallel group, holds exactly the values that the whole model
+would have there, on every device and in every dtype (up to rounding); the global random state is left alone.
+"""
+
+import hashlib
+
+import torch
+from torch import Tensor, nn
+
+from annopipe.models.experts import Experts
+from annopipe.models.router import Router
+
+__all__ = ["initialise"]
+
+
+@torch.no_grad()
+def initialise(module: nn.Module, std: float, seed: int) -> None:
+    """Fill the parameters of ``module`` in place: normalisation weights with ones, others from a normal distribution.
+
+    Args:
+        module: a model or stage whose parameter names are those of the whole model.
+        std: standard deviation.
+        seed: any integer.
+    """
+    for path, part in module.named_modules():
+        for name, parameter in part.named_parameters(recurse=False):
+            key = f"{seed}/{path}.{name}"
+            if isinstance(part, nn.RMSNorm):
+                parameter.fill_(1.0)
+            elif isinstance(part, Experts):
+                for local, matrix in enumerate(parameter):
+                    _fill(matrix, std, f"{key}[{part.first + local}]")
+            else:
+                _fill(parameter, std, key)
+        if isinstance(part, Router):
+            part.selection_bias.zero_()
+
+
+def _fill(tensor: Tensor, std: float, key: str) -> None:
+    digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest, "little"))
+    tensor.copy_(torch.randn(tensor.shape, generator=generator, dtype=torch.float32) * std)

@@ -1,0 +1,37 @@
+"""Event simulation of one rank's program: when everything runs, which communication is hidden, and what holds the rest.
+
+Plain Python, no torch.
+
+>>> from annopipe.simulation import Network, Task, run
+>>> program = [
+...     Task("dispatch", "launch", 4e-3, region="moe/dispatch", lane="F", queue="ep"),
+...     Task("attention_backward", "compute", 3e-3, region="attention", lane="B"),
+...     Task("wait", "wait", launch=0, lane="F", after=(0,)),
+...     Task("experts", "compute", 2e-3, region="moe/experts", lane="F", after=(2,)),
+... ]
+>>> timeline = run(program, Network(in_flight=1))
+>>> f"{timeline.makespan:.3f} s, {timeline.hidden_share:.0%} hidden"
+'0.006 s, 75% hidden'
+"""
+
+from annopipe.simulation.engine import makespan, run
+from annopipe.simulation.exposure import RegionComm
+from annopipe.simulation.spans import Span
+from annopipe.simulation.stalls import Stall
+from annopipe.simulation.subject import Simulatable, simulate
+from annopipe.simulation.tasks import Network, Task, check_program
+from annopipe.simulation.timeline import Timeline
+
+__all__ = [
+    "Network",
+    "RegionComm",
+    "Simulatable",
+    "Span",
+    "Stall",
+    "Task",
+    "Timeline",
+    "check_program",
+    "makespan",
+    "run",
+    "simulate",
+]

@@ -1,0 +1,30 @@
+"""How numbers and names are written for people."""
+
+__all__ = ["seconds_text", "shorten"]
+
+# Largest first: the first unit that the value reaches is used.
+_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+
+
+def seconds_text(seconds: float) -> str:
+    """Write a time with the unit that fits and four significant digits.
+
+    >>> seconds_text(0.0123456), seconds_text(85e-6), seconds_text(2.0), seconds_text(0.0)
+    ('12.35 ms', '85 us', '2 s', '0 s')
+    """
+    if seconds == 0:
+        return "0 s"
+    for scale, unit in _UNITS:
+        # A value that rounds up to 1000 of the smaller unit is written as 1 of the larger one.
+        if abs(seconds) >= scale * 0.99995:
+            return f"{seconds / scale:.4g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def shorten(text: str, width: int) -> str:
+    """Cut a text to a width; the end stays, because paths differ there.
+
+    >>> shorten("block3/moe/dispatch", 12)
+    '..e/dispatch'
+    """
+    return text if len(text) <= width else f"..{text[len(text) - width + 2 :]}"

@@ -1,0 +1,73 @@
+"""What one run of the overlap job measures, as plain data that every rank gets."""
+
+import dataclasses
+import json
+from typing import Literal
+
+from annopipe.errors import CostError
+from annopipe.models import DeepSeekV3Config
+
+__all__ = ["NETWORKS", "Case", "NetworkKind"]
+
+NetworkKind = Literal["namespaces", "emulated", "loopback", "nccl", "pinned"]
+NETWORKS: tuple[NetworkKind, ...] = ("namespaces", "emulated", "loopback", "nccl", "pinned")
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One measurement.
+
+    blocks: transformer blocks of the stage.  batch, sequence: tokens of a microbatch on each rank.
+    hidden, expert_hidden, experts, top_k: sizes of the model.
+    network: what carries the messages.  rate_bytes_per_s: its bandwidth where it is limited.
+    paced: computation is waiting for its known time, scaled so that it adds up to ``ratio`` times the communication.
+    policies: what is compared.  rounds: how often, in alternation.
+    """
+
+    blocks: int = 2
+    batch: int = 2
+    sequence: int = 256
+    hidden: int = 256
+    expert_hidden: int = 256
+    experts: int = 8
+    top_k: int = 2
+    network: NetworkKind = "loopback"
+    rate_bytes_per_s: float = 50e6
+    paced: bool = False
+    ratio: float = 1.0
+    policies: tuple[str, ...] = ("sequential", "alternate", "list")
+    rounds: int = 7
+    seed: int = 0
+    output: str = ""  # folder for timelines; nothing is written when empty
+
+    def __post_init__(self) -> None:
+        for name in ("blocks", "batch", "sequence", "hidden", "expert_hidden", "experts", "top_k", "rounds"):
+            if getattr(self, name) < 1:
+                raise CostError(f"{name}={getattr(self, name)}: give at least 1")
+        if self.network not in NETWORKS:
+            raise CostError(f"network {self.network!r} is not one of {', '.join(NETWORKS)}")
+        if self.rate_bytes_per_s <= 0 or self.ratio < 0:
+            raise CostError("the rate is positive and the ratio of computation to communication not negative")
+
+    @property
+    def model(self) -> DeepSeekV3Config:
+        """The model of the stage: every block has experts."""
+        return dataclasses.replace(
+            DeepSeekV3Config.small(),
+            layers=self.blocks,
+            dense_layers=0,
+            hidden=self.hidden,
+            moe_intermediate=self.expert_hidden,
+            experts=self.experts,
+            top_k=self.top_k,
+        )
+
+    def to_json(self) -> str:
+        """One line; ``from_json`` reads it."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Case":
+        """The case that ``to_json`` wrote."""
+        fields = json.loads(text)
+        return cls(**{**fields, "policies": tuple(fields["policies"])})

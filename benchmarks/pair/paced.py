@@ -1,0 +1,50 @@
+"""Paced runs: the real launches and waits of a plan, in its order, over the real network; computation is waiting.
+
+Between two communication calls the thread sleeps until its clock, which the known durations of the computation advance. So many
+ranks fit on few cores, and no computation disturbs a transfer or is disturbed by one.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+
+from annopipe.costs import LaunchCall, NodeCosts, wait_for
+from annopipe.simulation import Task
+
+__all__ = ["paced_costs", "run_paced"]
+
+_SPIN_S = 0.0002  # sleeping is not exact: the last stretch is spent polling the clock
+
+
+def paced_costs(costs: NodeCosts, ratio: float) -> NodeCosts:
+    """The costs with computation scaled to ``ratio`` times the communication, and launches that take no time of their own."""
+    transfers = sum(costs.seconds[key] for key in costs.issue)
+    computation = sum(seconds for key, seconds in costs.seconds.items() if key not in costs.issue)
+    scale = ratio * transfers / computation if computation else 0.0
+    seconds = {key: value if key in costs.issue else value * scale for key, value in costs.seconds.items()}
+    return NodeCosts(seconds, costs.latency, dict.fromkeys(costs.issue, 0.0), costs.network, "measured, paced")
+
+
+def run_paced(program: Sequence[Task], calls: Mapping[str, LaunchCall]) -> float:
+    """Run a plan's program paced; returns its seconds on this rank."""
+    started = clock = time.perf_counter()
+    flying = {}
+    for position, task in enumerate(program):
+        if task.kind == "launch":
+            _sleep_until(clock)
+            flying[position] = calls[task.name].launch()
+        elif task.kind == "wait":
+            _sleep_until(clock)
+            wait_for(flying.pop(task.launch))
+            clock = max(clock, time.perf_counter())
+        else:
+            clock += task.duration
+    _sleep_until(clock)
+    return time.perf_counter() - started
+
+
+def _sleep_until(moment: float) -> None:
+    left = moment - time.perf_counter()
+    if left > _SPIN_S:
+        time.sleep(left - _SPIN_S)
+    while time.perf_counter() < moment:
+        pass

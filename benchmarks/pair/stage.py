@@ -1,0 +1,67 @@
+"""A traced stage with two microbatches: lane B runs the backward of one, lane F the forward of the next."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+import annopipe as ap
+from annopipe.models import DeepSeekV3Stage
+from benchmarks.pair.case import Case
+
+__all__ = ["Pair"]
+
+
+class Pair:
+    """The combined graph of a stage, values for its ports, and the same by eager autograd.
+
+    Attributes:
+        graphs: forward and backward of the stage.  both: the combined graph, lanes B and F.
+        values: a value for every input port of ``both``.
+    """
+
+    def __init__(self, case: Case, group: dist.ProcessGroup | None, device: torch.device) -> None:
+        rank = 0 if group is None else dist.get_rank(group)
+        self.stage: nn.Module = DeepSeekV3Stage(case.model, group=group, seed=case.seed, device=device)
+        generator = torch.Generator().manual_seed(case.seed * 1000 + rank)
+        shape = (case.batch, case.sequence, case.hidden)
+        self.backward_input, self.forward_input, self.tangent = (
+            torch.randn(shape, generator=generator).to(device) for _ in range(3)
+        )
+        self.graphs = ap.trace(self.stage, (self.backward_input.clone().requires_grad_(),))
+        if self.graphs.backward is None:
+            raise ap.CaptureError("the stage has no backward: its parameters must require grad")
+        self.both = ap.multiplex(self.graphs.backward, self.graphs.forward, lanes=("B", "F"))
+        bound = self.graphs.bind(self.stage)
+        first = {**bound, **self.graphs.bind_inputs(self.backward_input)}
+        saved = self.graphs.forward(first)
+        second = {**bound, **self.graphs.bind_inputs(self.forward_input)}
+        backward = {**first, **saved, "tangent.output": self.tangent}
+        self.values: dict[str, Any] = {
+            **{f"B.{name}": value for name, value in backward.items()},
+            **{f"F.{name}": value for name, value in second.items()},
+        }
+
+    def eager_backward_ready(self) -> tuple[Tensor, list[Tensor]]:
+        """The eager output of the first microbatch, and what to differentiate it by: parameters and input."""
+        x = self.backward_input.clone().requires_grad_()
+        with torch.enable_grad():
+            return self.stage(x), [*self.stage.parameters(), x]
+
+    def eager(self, output: Tensor, wanted: list[Tensor]) -> tuple[tuple[Tensor, ...], Tensor]:
+        """By eager autograd: gradients of the first microbatch, then the output of the second."""
+        gradients = torch.autograd.grad(output, wanted, self.tangent)
+        with torch.enable_grad():
+            return gradients, self.stage(self.forward_input.clone().requires_grad_()).detach()
+
+    def differences(self, result: dict[str, Any]) -> list[str]:
+        """Names of the gradients and outputs of ``result`` that are not bitwise equal to eager autograd's."""
+        gradients, output = self.eager(*self.eager_backward_ready())
+        names = [*(name for name, _ in self.stage.named_parameters()), "input"]
+        expected = dict(zip(names, gradients, strict=True))
+        backward = {name.removeprefix("B."): value for name, value in result.items()}
+        found = self.graphs.parameter_gradients(backward)
+        found["input"] = result["B.input_grad.x"]
+        wrong = [name for name in names if name not in found or not torch.equal(expected[name], found[name])]
+        return wrong if torch.equal(result["F.output"], output) else [*wrong, "output"]

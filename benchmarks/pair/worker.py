@@ -1,0 +1,163 @@
+"""One rank of the overlap job: ``python -m benchmarks.pair.worker CASE_JSON`` under the job's launcher or torchrun.
+
+Rank 0 prints progress as lines that start with "progress:", and its result as one line of JSON that starts with "result:".
+"""
+
+import gc
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import annopipe as ap
+from annopipe.simulation import html
+from benchmarks.groups import emulated, pinned
+from benchmarks.pair.case import Case
+from benchmarks.pair.paced import paced_costs, run_paced
+from benchmarks.pair.stage import Pair
+
+__all__ = ["main", "measure_case"]
+
+
+def main() -> None:
+    """Measure the case that the command line gives."""
+    case = Case.from_json(sys.argv[1])
+    torch.set_num_threads(1)
+    device = _start(case)
+    result = measure_case(case, device, _progress)
+    if dist.get_rank() == 0:
+        print("result:" + json.dumps(result), flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def measure_case(case: Case, device: torch.device, progress: Callable[[str], None]) -> dict[str, Any]:
+    """Everything the table shows, as plain data; the same on every rank."""
+    group = dist.group.WORLD
+    progress("tracing the stage")
+    started = time.perf_counter()
+    pair = Pair(case, group, device)
+    trace_s = time.perf_counter() - started
+    gc.freeze()  # the graphs stay; a full collection over them would fall into a measurement
+    progress("measuring node costs")
+    costs = ap.costs.measure(pair.both, pair.values, group, repeat=5)
+    calls = ap.costs.record_launches(pair.both, pair.values)
+    if case.paced:
+        costs = paced_costs(costs, case.ratio)
+    progress("planning")
+    plans = {name: ap.overlap(pair.both, policy=name, costs=costs, group=group) for name in case.policies}
+    wrong = {name: pair.differences(plan.run(pair.values)) for name, plan in plans.items()}
+    runs = _paced_runs(plans, calls) if case.paced else _real_runs(pair, plans, device)
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(case.rounds + 1):  # the first round warms up
+        progress(f"round {number} of {case.rounds}" if number else "warm-up round")
+        for name, run in runs.items():
+            seconds = _longest(run, device)
+            if number:
+                times[name].append(seconds)
+    if case.output and dist.get_rank() == 0:
+        html.write(Path(case.output) / "timeline.html", {n: p.timeline for n, p in plans.items()}, "annopipe overlap")
+    return _summary(case, plans, times, wrong, trace_s)
+
+
+def _summary(
+    case: Case, plans: dict[str, Any], times: dict[str, list[float]], wrong: dict[str, list[str]], trace_s: float
+) -> dict[str, Any]:
+    first = next(iter(plans.values()))
+    bound = first.lower_bound
+    rows = []
+    for name, seconds in times.items():
+        plan = plans.get(name)
+        rows.append(
+            {
+                "name": name,
+                "measured_s": statistics.median(seconds),
+                "fastest_s": min(seconds),
+                "slowest_s": max(seconds),
+                "simulated_s": plan.timeline.makespan if plan else None,
+                "hidden_share": plan.timeline.hidden_share if plan else None,
+            }
+        )
+    return {
+        "case": json.loads(case.to_json()),
+        "ranks": dist.get_world_size(),
+        "nodes": len(first.order),
+        "trace_s": trace_s,
+        "bound_s": float(bound),
+        "computation_s": bound.computation,
+        "communication_s": bound.communication,
+        "critical_path_s": bound.critical_path,
+        "bitwise_equal": not any(wrong.values()),
+        "wrong": wrong,
+        "rows": rows,
+    }
+
+
+def _real_runs(pair: Pair, plans: dict[str, Any], device: torch.device) -> dict[str, Callable[[], float]]:
+    def eager() -> float:
+        ready = pair.eager_backward_ready()
+        dist.barrier()
+        return _timed(lambda: pair.eager(*ready), device)
+
+    def planned(plan: Any) -> Callable[[], float]:
+        return lambda: _timed(lambda: plan.run(pair.values), device)
+
+    return {"eager": eager, **{name: planned(plan) for name, plan in plans.items()}}
+
+
+def _paced_runs(plans: dict[str, Any], calls: dict[str, ap.costs.LaunchCall]) -> dict[str, Callable[[], float]]:
+    programs = {name: plan.program() for name, plan in plans.items()}
+    return {name: lambda program=program: run_paced(program, calls) for name, program in programs.items()}
+
+
+def _timed(run: Callable[[], Any], device: torch.device) -> float:
+    synchronise = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    synchronise()
+    started = time.perf_counter()
+    run()
+    synchronise()
+    return time.perf_counter() - started
+
+
+def _longest(run: Callable[[], float], device: torch.device) -> float:
+    """All ranks start together; the time of the slowest."""
+    dist.barrier()
+    seconds = torch.tensor([run()], dtype=torch.float64, device=device)
+    dist.all_reduce(seconds, dist.ReduceOp.MAX)
+    return float(seconds)
+
+
+def _start(case: Case) -> torch.device:
+    """Initialise the process group that the case asks for; returns the device to compute on."""
+    if case.network == "nccl":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+        dist.init_process_group("nccl", device_id=device)
+        return device
+    if case.network == "emulated":
+        emulated.register()
+        link = emulated.Link(case.rate_bytes_per_s)
+        dist.init_process_group("emulated", pg_options=link)
+        return torch.device("cpu")
+    if case.network == "pinned":
+        pinned.register()
+        dist.init_process_group("pinned", store=dist.HashStore(), rank=0, world_size=1)
+        return torch.device("cuda")
+    dist.init_process_group("gloo")
+    return torch.device("cpu")
+
+
+def _progress(text: str) -> None:
+    if dist.get_rank() == 0:
+        print(f"progress:{text}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
