@@ -4,7 +4,33 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from annopipe import costs
     from annopipe.annotate import comm, nano_batch, nano_batches, region
+    from annopipe.costs.node_costs import NodeCosts
+    from annopipe.errors import (
+        AnnopipeError,
+        CaptureError,
+        CostError,
+        GraphError,
+        OrderError,
+        PipelineError,
+        RewriteError,
+        ScheduleError,
+    )
+    from annopipe.graphs.extraction import extract
+    from annopipe.graphs.multiplexing import multiplex
+    from annopipe.graphs.ports import Port
+    from annopipe.graphs.regions import region_table
+    from annopipe.graphs.reordering import reorder
+    from annopipe.graphs.stage_graph import StageGraph
+    from annopipe.graphs.stage_graphs import StageGraphs
+    from annopipe.graphs.tracing import trace
+    from annopipe.ordering.bounds import LowerBound
+    from annopipe.ordering.plan import OverlapPlan
+    from annopipe.ordering.planning import overlap
+    from annopipe.ordering.problem import OverlapProblem
+    from annopipe.ordering.registry import policies, policy
+    from annopipe.simulation import Timeline, simulate
 
 _EXPORTS = {
     "AnnopipeError": "annopipe.errors",
@@ -40,7 +66,38 @@ _EXPORTS = {
 
 _SUBMODULES = frozenset({"costs"})
 
-__all__ = sorted([*_EXPORTS, *_SUBMODULES])  # noqa: PLE0605 - the table above is the list
+__all__ = [
+    "AnnopipeError",
+    "CaptureError",
+    "CostError",
+    "GraphError",
+    "LowerBound",
+    "NodeCosts",
+    "OrderError",
+    "OverlapPlan",
+    "OverlapProblem",
+    "PipelineError",
+    "Port",
+    "RewriteError",
+    "ScheduleError",
+    "StageGraph",
+    "StageGraphs",
+    "Timeline",
+    "comm",
+    "costs",
+    "extract",
+    "multiplex",
+    "nano_batch",
+    "nano_batches",
+    "overlap",
+    "policies",
+    "policy",
+    "region",
+    "region_table",
+    "reorder",
+    "simulate",
+    "trace",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,8 @@
 """Measured node costs: run a graph node by node on real values, and time each node and each transfer.
 
-Computation is timed in program order, in the graph's own run; a transfer is timed on its own, launch to wait, with its real
-arguments, several times in a row, after all ranks have met. Medians; the first rounds warm up and do not count.
+Computation is timed in program order, in the graph's own run; a transfer is timed on its own, launch to wait, with
+its real arguments, several times in a row, after all ranks have met. Medians; the first rounds warm up and do not
+count.
 """
 
 import dataclasses
@@ -55,10 +56,12 @@ def measure(
     """Measure the cost of every node of ``graph`` on real values.
 
     Args:
+        graph: any stage graph, combined or not.
         values: a value for every input port, by name.
         group: ranks that measure together and share the result: the mean of their computation, the longest of their
             transfers. All ranks of every process group in the graph call this at the same time.
-        repeat, warmup: rounds that count, and rounds before them.
+        repeat: rounds that count.
+        warmup: rounds before them.
 
     Raises:
         CostError: ``repeat`` is not positive. GraphError: a port has no value.
@@ -74,14 +77,14 @@ def measure(
         for key, seconds in run.seconds.items():
             if round_number >= warmup:
                 samples.setdefault(key, []).append(seconds)
-    seconds = {key: statistics.median(times) for key, times in samples.items()}
+    medians = {key: statistics.median(times) for key, times in samples.items()}
     calls = record_launches(graph, values)
-    latency, issue = {}, {}
-    for key, call in calls.items():
-        issue[key] = seconds[key]
-        seconds[key] = _transfer_seconds(call, repeat, warmup)
-        latency[key] = min(seconds[key], _latency_seconds(call, repeat, warmup))
-    costs = NodeCosts(seconds, latency, issue, _network(calls), "measured")
+    issue = {key: medians[key] for key in calls}
+    transfers = {key: _transfer_seconds(call, repeat, warmup) for key, call in calls.items()}
+    by_queue = {call.queue: call for call in calls.values()}
+    smallest = {queue: _latency_seconds(call, repeat, warmup) for queue, call in sorted(by_queue.items())}
+    latency = {key: min(transfers[key], smallest[call.queue]) for key, call in calls.items()}
+    costs = NodeCosts({**medians, **transfers}, latency, issue, _network(calls), "measured")
     return costs if group is None else _shared(costs, group)
 
 
@@ -116,7 +119,7 @@ class _NodeRun:
         at = meta.placement(node)
         key = node.name if at is None else at.key
         if node.op == "get_attr":
-            self._values[node] = self._attributes[node.target]
+            self._values[node] = self._attributes[str(node.target)]
             self.seconds[key] = 0.0
             return
         if not callable(node.target):
@@ -181,7 +184,7 @@ def _group(call: LaunchCall) -> dist.ProcessGroup | None:
 
 
 def _network(calls: Mapping[str, LaunchCall]) -> Network:
-    """gloo's two worker threads move two collectives of a group at a time; NCCL and the others one."""
+    """Gloo's two worker threads move two collectives of a group at a time; NCCL and the others one."""
     groups = [_group(call) for call in calls.values()]
     gloo = any(group is not None and dist.get_backend(group) == "gloo" for group in groups)
     return Network(in_flight=2 if gloo else 1)

@@ -19,7 +19,8 @@ _FORMAT = "annopipe node costs 1"
 class NodeCosts:
     """Seconds by node key; in a multiplexed graph the key is the node's name behind its lane, "F.mm_3".
 
-    seconds: computation and host nodes: time on the issuing thread. Launches: time of the transfer with the link to itself.
+    seconds: computation and host nodes: time on the issuing thread. Launches: time of the transfer with the link to
+    itself.
     latency: launches: the part of the transfer that does not stretch when it shares the link.
     issue: launches: time that the issuing thread spends to start the transfer.
     network: how transfers of one process group share the link.
@@ -49,7 +50,7 @@ class NodeCosts:
         return dataclasses.replace(self, seconds=seconds, latency=latency, issue=issue)
 
     def __or__(self, other: "NodeCosts") -> "NodeCosts":
-        """Both together, as in ``forward.in_lane("F") | backward.in_lane("B")``; the right one wins where both have a node."""
+        """Both together: ``forward.in_lane("F") | backward.in_lane("B")``; the right one wins where both have one."""
         return dataclasses.replace(
             self,
             seconds={**self.seconds, **other.seconds},

@@ -11,12 +11,14 @@ import torch
 from torch import fx
 
 from annopipe.annotate import KIND_KEY, LANE_KEY, REGION_KEY
+from annopipe.errors import GraphError
 
 __all__ = [
     "Placement",
     "custom_tags",
     "is_traced_in_backward",
     "is_traced_in_forward",
+    "placed",
     "placement",
     "set_placement",
     "set_value",
@@ -92,6 +94,18 @@ def set_value(node: fx.Node, fake: Any) -> None:
 def placement(node: fx.Node) -> Placement | None:
     """The node's placement, or None before regions are assigned."""
     return node.meta.get(_PLACEMENT)
+
+
+def placed(node: fx.Node) -> Placement:
+    """The node's placement.
+
+    Raises:
+        GraphError: regions have not been assigned yet.
+    """
+    at = placement(node)
+    if at is None:
+        raise GraphError(f"node {node.name} has no region yet: call annopipe.graphs.regions.place on its graph first")
+    return at
 
 
 def set_placement(node: fx.Node, place: Placement) -> None:

@@ -20,7 +20,7 @@ from annopipe.errors import GraphError
 from annopipe.models.attention import LatentAttention
 from annopipe.models.config import DeepSeekV3Config
 from annopipe.models.exchange import Group
-from annopipe.models.initial import initialise
+from annopipe.models.initial import initialise, materialise
 from annopipe.models.layers import SwiGLU
 from annopipe.models.moe import MoE
 
@@ -118,7 +118,7 @@ class DeepSeekV3Stage(nn.Module):
         self.norm = nn.RMSNorm(config.hidden, eps=config.rms_eps, device=meta, dtype=dtype) if head else None
         self.head = nn.Linear(config.hidden, config.vocabulary, bias=False, device=meta, dtype=dtype) if head else None
         if torch.device(device).type != "meta":
-            self.to_empty(device=device)
+            materialise(self, device)
             if seed is not None:
                 self.reset_parameters(seed)
 

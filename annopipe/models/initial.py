@@ -13,7 +13,20 @@ from torch import Tensor, nn
 from annopipe.models.experts import Experts
 from annopipe.models.router import Router
 
-__all__ = ["initialise"]
+__all__ = ["initialise", "materialise"]
+
+
+def materialise(module: nn.Module, device: torch.device | str) -> None:
+    """Give every parameter and buffer of a module on the meta device memory on ``device``, with arbitrary values.
+
+    ``nn.Module.to_empty`` does the same, but not for fake tensors.
+    """
+    for part in module.modules():
+        for name, parameter in list(part.named_parameters(recurse=False)):
+            empty = torch.empty_like(parameter, device=device)
+            setattr(part, name, nn.Parameter(empty, requires_grad=parameter.requires_grad))
+        for name, buffer in list(part.named_buffers(recurse=False)):
+            setattr(part, name, torch.empty_like(buffer, device=device))
 
 
 @torch.no_grad()

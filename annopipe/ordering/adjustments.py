@@ -21,9 +21,10 @@ def waits_late(problem: OverlapProblem, order: Sequence[int]) -> list[int]:
 
 
 def launches_early(problem: OverlapProblem, order: Sequence[int]) -> list[int]:
-    """The order with every launch moved to just behind the last node that must come before it; launches keep their sequence.
+    """The order with every launch moved to just behind the last node that must come before it.
 
-    For an order of streams, where a launch waits for its inputs and not for the computation issued before it.
+    Launches keep their sequence. For an order of streams, where a launch waits for its inputs and not for the
+    computation issued before it.
     """
     place = {index: position for position, index in enumerate(order)}
     keys: dict[int, tuple[float, int]] = {}

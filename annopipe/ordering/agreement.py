@@ -1,8 +1,8 @@
 """Ranks agree on one order before a plan is built, and prove it before the plan first runs.
 
-A collective that one rank issues first and another second hangs both, so the order of launches has to be the same on all ranks of
-each process group. Ranks may hold different graphs (uneven shards pad on one rank only), so what is compared is the sequence of
-collectives, not the list of nodes.
+A collective that one rank issues first and another second hangs both, so the order of launches has to be the same on
+all ranks of each process group. Ranks may hold different graphs (uneven shards pad on one rank only), so what is
+compared is the sequence of collectives, not the list of nodes.
 """
 
 import dataclasses
@@ -13,8 +13,8 @@ from typing import Any
 import torch.distributed as dist
 
 from annopipe.errors import AnnopipeError, OrderError
-from annopipe.ordering.problem import OverlapProblem
 from annopipe.graphs.process_groups import group_by_name, is_distributed
+from annopipe.ordering.problem import OverlapProblem
 
 __all__ = ["agree", "check_same_sequence", "launch_tokens"]
 
@@ -30,7 +30,8 @@ class _Proposal:
 def agree(problem: OverlapProblem, propose: Callable[[], list[int]], group: dist.ProcessGroup | None) -> list[int]:
     """The order that all ranks of ``group`` use: that of its first rank, which every rank gets.
 
-    Where the ranks' graphs differ, each rank keeps its own order as far as the first rank's sequence of launches allows.
+    Where the ranks' graphs differ, each rank keeps its own order as far as the first rank's sequence of launches
+    allows.
 
     Raises:
         OrderError: a policy failed on any rank, or the ranks have different collectives; on every rank.
@@ -47,8 +48,12 @@ def agree(problem: OverlapProblem, propose: Callable[[], list[int]], group: dist
         return list(first.order)
     for rank, proposal in enumerate(everyone):
         if sorted(proposal.tokens) != sorted(first.tokens):
-            differing = sorted(set(proposal.tokens) ^ set(first.tokens)) or ["the same ones a different number of times"]
-            raise OrderError(f"rank 0 and rank {rank} of the group have different collectives: {', '.join(differing[:4])}")
+            differing = sorted(set(proposal.tokens) ^ set(first.tokens)) or [
+                "the same ones a different number of times"
+            ]
+            raise OrderError(
+                f"rank 0 and rank {rank} of the group have different collectives: {', '.join(differing[:4])}"
+            )
     try:
         followed, error = _follow(problem, mine, first.tokens), ""
     except OrderError as failure:
@@ -75,13 +80,13 @@ def check_same_sequence(problem: OverlapProblem, order: Sequence[int]) -> None:
         if len(set(digests)) > 1:
             found = ", ".join(f"rank {r}: {n} collectives, {d[:8]}" for r, (d, n) in enumerate(digests))
             raise OrderError(
-                f"the ranks of process group {queue} would issue different sequences of collectives and hang ({found}); "
-                "plan with ap.overlap(..., group=...), so that they agree on one order"
+                f"the ranks of process group {queue} would issue different sequences of collectives and hang "
+                f"({found}); plan with ap.overlap(..., group=...), so that they agree on one order"
             )
 
 
 def launch_tokens(problem: OverlapProblem, order: Sequence[int]) -> tuple[str, ...]:
-    """The launches of an order as texts that mean the same on every rank: group, lane, region, phase and which of these.
+    """The launches of an order as texts that mean the same on every rank: group, lane, region, phase, occurrence.
 
     Groups count by first appearance, since ranks of different expert-parallel groups have different names for theirs.
     """

@@ -31,7 +31,11 @@ def lower_bound(problem: OverlapProblem) -> LowerBound:
         if node.kind == "launch":
             link = "" if problem.network.shared_link else node.queue
             # With one transfer at a time the latencies add up too; with more they may pass while others move.
-            spent = node.cost if problem.network.in_flight == 1 and not _several_queues(problem) else node.cost - node.latency
+            spent = (
+                node.cost
+                if problem.network.in_flight == 1 and not _several_queues(problem)
+                else node.cost - node.latency
+            )
             work[link] = work.get(link, 0.0) + spent
     finished: list[float] = []
     for node, earlier in zip(problem.nodes, problem.dependencies, strict=True):

@@ -104,12 +104,10 @@ def with_costs(problem: OverlapProblem, costs: NodeCosts) -> OverlapProblem:
     Raises:
         CostError: nodes have no cost.
     """
-    missing = [n.name for n in problem.nodes if n.kind not in ("wait",) and n.name not in costs.seconds]
+    missing = [n.name for n in problem.nodes if n.kind != "wait" and n.name not in costs.seconds]
     if missing:
         raise CostError(
-            f"no cost for {len(missing)} of {len(problem.nodes)} nodes, such as {', '.join(missing[:3])}: "
-            "the costs belong to another graph; in a multiplexed graph use costs.in_lane(lane) for the costs of one part"
+            f"no cost for {len(missing)} of {len(problem.nodes)} nodes, such as {', '.join(missing[:3])}: the costs "
+            "belong to another graph; in a multiplexed graph use costs.in_lane(lane) for the costs of one part"
         )
     return problem.with_costs(costs.seconds, costs.latency, costs.issue, costs.network)
-
-

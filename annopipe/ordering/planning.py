@@ -1,7 +1,7 @@
 """``overlap``: from a combined graph, costs and a policy to an OverlapPlan.
 
-The steps: copy the graph (once); describe it as an overlap problem; let the policy order it; agree with the other ranks; prove the
-order legal; relink the copy in place. Its code is generated once, when it first runs.
+The steps: copy the graph (once); describe it as an overlap problem; let the policy order it; agree with the other
+ranks; prove the order legal; relink the copy in place. Its code is generated once, when it first runs.
 """
 
 import types
@@ -19,8 +19,8 @@ from annopipe.graphs.regions import place
 from annopipe.graphs.reordering import check_order, relink
 from annopipe.graphs.stage_graph import StageGraph, body
 from annopipe.ordering.agreement import agree
-from annopipe.ordering.plan import OverlapPlan, with_costs
 from annopipe.ordering.builtin_policies import list_, sequential
+from annopipe.ordering.plan import OverlapPlan, with_costs
 from annopipe.ordering.problem import OverlapNode, OverlapProblem
 from annopipe.ordering.registry import Policy, find
 
@@ -79,8 +79,7 @@ def problem_of(graph: StageGraph) -> OverlapProblem:
     index = {node: number for number, node in enumerate(nodes)}
     described = []
     for number, node in enumerate(nodes):
-        at = meta.placement(node)
-        assert at is not None, "place() gives every node a placement"
+        at = meta.placed(node)
         launch = launch_of(node) if at.kind == "wait" else None
         described.append(
             OverlapNode(
@@ -110,7 +109,9 @@ def _indices(problem: OverlapProblem, name: str, order: Sequence[Any]) -> list[i
     by_name = {node.name: node.index for node in problem.nodes}
     indices = []
     for item in order:
-        index = item.index if isinstance(item, OverlapNode) else by_name.get(item, item) if isinstance(item, str) else item
+        index = (
+            item.index if isinstance(item, OverlapNode) else by_name.get(item, item) if isinstance(item, str) else item
+        )
         if isinstance(index, bool) or not isinstance(index, int):
             raise OrderError(
                 f"policy {name!r} returned {item!r}: an order has the problem's nodes, their indices or their names"
@@ -130,7 +131,7 @@ class _explained:  # noqa: N801 - reads as a statement
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
-    ) -> bool:
+    ) -> None:
         if not isinstance(error, Exception) or isinstance(error, AnnopipeError):
-            return False
+            return
         raise OrderError(f"policy {self._name!r} failed: {type(error).__name__}: {error}") from error

@@ -1,7 +1,7 @@
 """OverlapProblem: what a policy sees of a combined graph, as plain data.
 
-A policy is a function from a problem to an order. It sees nodes with their region, lane, phase and cost, and what must come
-before what; it does not see tensors, and whatever it returns is proved legal before it is used.
+A policy is a function from a problem to an order. It sees nodes with their region, lane, phase and cost, and what
+must come before what; it does not see tensors, and whatever it returns is proved legal before it is used.
 """
 
 import dataclasses

@@ -16,8 +16,8 @@ _POLICIES: dict[str, Policy] = {}
 def policy(function: Policy) -> Policy:
     """Register a policy under its function's name; ``ap.overlap(graph, policy="program_order")`` finds it.
 
-    The function gets an ``OverlapProblem`` and returns its nodes, or their indices or names, in the order to run. The order
-    is proved legal before use.
+    The function gets an ``OverlapProblem`` and returns its nodes, or their indices or names, in the order to run. The
+    order is proved legal before use.
 
     Raises:
         OrderError: the name is taken by another function.

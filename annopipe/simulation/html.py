@@ -1,8 +1,7 @@
 """Timelines as one web page that needs nothing else: no network, no library.
 
-`viewer.html` beside this file is the page without its data. Timelines of one page share the time scale, the zoom and
-the colours. A colour belongs to a region's own name, so that "block0/moe/dispatch" and "block7/moe/dispatch" look
-alike; names are sorted, so the same regions have the same colours on every page.
+`viewer.html` beside this file is the page without its contents. The timelines of one page share the time scale, the
+zoom and the colours.
 """
 
 import json
@@ -13,8 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from annopipe.simulation.exposure import exposed_by_launch
-from annopipe.simulation.spans import Span
+from annopipe.simulation.viewer_data import viewer_data
 from annopipe.simulation.wording import seconds_text
 
 if TYPE_CHECKING:
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["page", "write"]
 
 _STALLS = 12
-_FIRST_HUE = 25.0
 
 
 def write(path: str | PathLike[str], timelines: Mapping[str, "Timeline"], title: str = "annopipe timeline") -> None:
@@ -47,7 +44,7 @@ def page(timelines: Mapping[str, "Timeline"], title: str) -> str:
         "DRAWINGS": "".join(_drawing(n, name, timeline) for n, (name, timeline) in enumerate(timelines.items())),
         "TABLES": "".join(_tables(name, timeline) for name, timeline in timelines.items()),
         # "<" inside the data could end the script element.
-        "DATA": json.dumps(_data(timelines), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
+        "DATA": json.dumps(viewer_data(timelines), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
     }
     template = Path(__file__).with_name("viewer.html").read_text(encoding="utf-8")
     # One pass: a title that contains such a name stays as it is.
@@ -118,51 +115,3 @@ def _stalls(timeline: "Timeline") -> str:
 def _table(caption: str, name: str, head: str, rows: list[str]) -> str:
     body = "\n".join(rows)
     return f'<div class="{name}"><h3>{caption}</h3><table>\n<tr>{head}</tr>\n{body}\n</table></div>\n'
-
-
-def _data(timelines: Mapping[str, "Timeline"]) -> dict[str, object]:
-    """What the viewer draws.
-
-    A span is [start, end, kind, name, colour, region, lane, phase, detail, launch]: six numbers of texts from name on,
-    and the position of the launch that joins a transfer with its wait.
-    """
-    every = [span for timeline in timelines.values() for span in timeline.spans]
-    names = sorted({_own_name(span.region) for span in every} - {""})
-    texts: dict[str, int] = {"": 0}
-    drawings = []
-    for timeline in timelines.values():
-        details = _details(timeline)
-        rows = [
-            {"label": track.label, "spans": [_record(timeline, span, details, texts) for span in track.spans]}
-            for track in timeline.tracks
-        ]
-        drawings.append({"makespan": timeline.makespan, "rows": rows})
-    return {
-        "hues": {name: round((_FIRST_HUE + 360 * number / len(names)) % 360, 1) for number, name in enumerate(names)},
-        "lanes": sorted({span.lane for span in every} - {""}),
-        "timelines": drawings,
-        "texts": list(texts),
-    }
-
-
-def _record(timeline: "Timeline", span: Span, details: Mapping[int, str], texts: dict[str, int]) -> list[object]:
-    strings = (span.name, _own_name(span.region), span.region, span.lane, span.phase)
-    task = timeline.trace.tasks[span.position]
-    pair = {"launch": span.position, "wait": task.launch}.get(span.kind, -1)
-    detail = details.get(span.position, "")
-    return [span.start, span.end, span.kind, *(texts.setdefault(text, len(texts)) for text in (*strings, detail)), pair]
-
-
-def _details(timeline: "Timeline") -> dict[int, str]:
-    """A sentence for the tooltip, by position: why a wait stalls, how much of a transfer is exposed."""
-    trace = timeline.trace
-    exposed = exposed_by_launch(trace)
-    found = {wait: stall.reason for wait, stall in zip(trace.stalled, timeline.stalls, strict=True)}
-    for launch, transfer in trace.transfers.items():
-        queued = f", {seconds_text(transfer.queued)} in the queue" if transfer.queued else ""
-        found[launch] = f"{seconds_text(exposed.get(launch, 0.0))} exposed{queued}"
-    return found
-
-
-def _own_name(region: str) -> str:
-    return region.rpartition("/")[2]

@@ -1,1 +1,1 @@
-"""One overlapped pair on every rank: the forward of one microbatch and the backward of another, eager, planned and paced."""
+"""One overlapped pair per rank, the forward of one microbatch with the backward of another: eager, planned, paced."""

@@ -1,7 +1,7 @@
 """Paced runs: the real launches and waits of a plan, in its order, over the real network; computation is waiting.
 
-Between two communication calls the thread sleeps until its clock, which the known durations of the computation advance. So many
-ranks fit on few cores, and no computation disturbs a transfer or is disturbed by one.
+Between two communication calls the thread sleeps until its clock, which the known durations of the computation
+advance. So many ranks fit on few cores, and no computation disturbs a transfer or is disturbed by one.
 """
 
 import time
@@ -16,7 +16,7 @@ _SPIN_S = 0.0002  # sleeping is not exact: the last stretch is spent polling the
 
 
 def paced_costs(costs: NodeCosts, ratio: float) -> NodeCosts:
-    """The costs with computation scaled to ``ratio`` times the communication, and launches that take no time of their own."""
+    """The costs with computation scaled to ``ratio`` times the communication, and launches that take no time."""
     transfers = sum(costs.seconds[key] for key in costs.issue)
     computation = sum(seconds for key, seconds in costs.seconds.items() if key not in costs.issue)
     scale = ratio * transfers / computation if computation else 0.0

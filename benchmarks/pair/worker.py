@@ -1,8 +1,10 @@
 """One rank of the overlap job: ``python -m benchmarks.pair.worker CASE_JSON`` under the job's launcher or torchrun.
 
-Rank 0 prints progress as lines that start with "progress:", and its result as one line of JSON that starts with "result:".
+Rank 0 prints progress as lines that start with "progress:", and its result as one line of JSON that starts with
+"result:".
 """
 
+import functools
 import gc
 import json
 import os
@@ -114,7 +116,7 @@ def _real_runs(pair: Pair, plans: dict[str, Any], device: torch.device) -> dict[
 
 def _paced_runs(plans: dict[str, Any], calls: dict[str, ap.costs.LaunchCall]) -> dict[str, Callable[[], float]]:
     programs = {name: plan.program() for name, plan in plans.items()}
-    return {name: lambda program=program: run_paced(program, calls) for name, program in programs.items()}
+    return {name: functools.partial(run_paced, program, calls) for name, program in programs.items()}
 
 
 def _timed(run: Callable[[], Any], device: torch.device) -> float:

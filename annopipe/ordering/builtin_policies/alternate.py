@@ -3,7 +3,8 @@
     B  ==launch        ==launch           ====
     F          ==launch        ====launch        (no costs needed)
 
-An exchange of counts does not end a turn: the host reads its result before the lane can launch the data, and the message is small.
+An exchange of counts does not end a turn: the host reads its result before the lane can launch the data, and the
+message is small.
 """
 
 from collections import deque
@@ -17,7 +18,7 @@ __all__ = ["alternate"]
 
 @policy
 def alternate(problem: OverlapProblem) -> list[int]:
-    """Lanes in turn, each in program order with its waits as late as they can be, up to and including its next launch."""
+    """Lanes in turn, each in program order with its waits late, up to and including its next launch."""
     queues: dict[str, deque[int]] = {lane: deque() for lane in problem.lanes}
     for index in waits_late(problem, range(len(problem.nodes))):
         queues[problem.nodes[index].lane].append(index)

@@ -1,8 +1,9 @@
 """``list``: list scheduling on two resources, the issuing thread and the link.
 
-At every moment the thread takes, of the nodes whose dependencies are met, a launch if there is one, else the computation with the
-longest path still behind it, transfers included. So launches go early; a wait is only issued once its transfer is over or nothing
-else is left to run; and weight gradients, which nothing depends on, fill the gaps.
+At every moment the thread takes, of the nodes whose dependencies are met, a launch if there is one, else the
+computation with the longest path still behind it, transfers included. So launches go early; a wait is only issued
+once its transfer is over or nothing else is left to run; and weight gradients, which nothing depends on, fill the
+gaps.
 
 One rule for "longest" does not fit all graphs, so a few are tried in simulation and the shortest order is kept.
 Source: list scheduling, Graham (1969); critical-path priorities, Hu (1961).
