@@ -5,7 +5,6 @@ import json
 from typing import Literal
 
 from annopipe.errors import CostError
-from annopipe.models import DeepSeekV3Config
 
 __all__ = ["NETWORKS", "Case", "NetworkKind"]
 
@@ -48,19 +47,6 @@ class Case:
             raise CostError(f"network {self.network!r} is not one of {', '.join(NETWORKS)}")
         if self.rate_bytes_per_s <= 0 or self.ratio < 0:
             raise CostError("the rate is positive and the ratio of computation to communication not negative")
-
-    @property
-    def model(self) -> DeepSeekV3Config:
-        """The model of the stage: every block has experts."""
-        return dataclasses.replace(
-            DeepSeekV3Config.small(),
-            layers=self.blocks,
-            dense_layers=0,
-            hidden=self.hidden,
-            moe_intermediate=self.expert_hidden,
-            experts=self.experts,
-            top_k=self.top_k,
-        )
 
     def to_json(self) -> str:
         """One line; ``from_json`` reads it."""

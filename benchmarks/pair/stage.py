@@ -1,5 +1,6 @@
 """A traced stage with two microbatches: lane B runs the backward of one, lane F the forward of the next."""
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -7,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import annopipe as ap
-from annopipe.models import DeepSeekV3Stage
+from annopipe.models import DeepSeekV3Config, DeepSeekV3Stage
 from benchmarks.pair.case import Case
 
 __all__ = ["Pair"]
@@ -23,7 +24,7 @@ class Pair:
 
     def __init__(self, case: Case, group: dist.ProcessGroup | None, device: torch.device) -> None:
         rank = 0 if group is None else dist.get_rank(group)
-        self.stage: nn.Module = DeepSeekV3Stage(case.model, group=group, seed=case.seed, device=device)
+        self.stage: nn.Module = DeepSeekV3Stage(_model(case), group=group, seed=case.seed, device=device)
         generator = torch.Generator().manual_seed(case.seed * 1000 + rank)
         shape = (case.batch, case.sequence, case.hidden)
         self.backward_input, self.forward_input, self.tangent = (
@@ -65,3 +66,16 @@ class Pair:
         found["input"] = result["B.input_grad.x"]
         wrong = [name for name in names if name not in found or not torch.equal(expected[name], found[name])]
         return wrong if torch.equal(result["F.output"], output) else [*wrong, "output"]
+
+
+def _model(case: Case) -> DeepSeekV3Config:
+    """Every block has experts."""
+    return dataclasses.replace(
+        DeepSeekV3Config.small(),
+        layers=case.blocks,
+        dense_layers=0,
+        hidden=case.hidden,
+        moe_intermediate=case.expert_hidden,
+        experts=case.experts,
+        top_k=case.top_k,
+    )

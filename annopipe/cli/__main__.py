@@ -1,0 +1,5 @@
+"""``python -m annopipe.cli``."""
+
+from annopipe.cli import main
+
+main()

@@ -1,0 +1,17 @@
+"""``annopipe bench ...``: the benchmarks, each in its own file of the package ``benchmarks``."""
+
+import click
+
+from annopipe.cli.lazy import LazyGroup
+
+__all__ = ["command"]
+
+_BENCHMARKS = {
+    "overlap": ("benchmarks.overlap", "Hide an MoE pair's communication: eager, sequential and every policy."),
+    "planning": ("benchmarks.planning", "Time multiplex, policy and reorder on a graph of 10,000 nodes."),
+}
+
+
+@click.group("bench", cls=LazyGroup, members=_BENCHMARKS)
+def command() -> None:
+    """Measure on this machine; every table says whether its times are measured, paced, emulated or simulated."""

@@ -1,0 +1,65 @@
+"""``annopipe doctor``: what this machine can run, and what is missing for the rest."""
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+from dataclasses import asdict, dataclass
+
+import click
+
+__all__ = ["command"]
+
+_OLDEST, _NEWEST = (2, 11), (2, 15)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report: what was looked at, whether it is there, and what it means."""
+
+    what: str
+    ok: bool
+    detail: str
+
+
+def findings() -> list[Finding]:
+    """Everything the commands and the test suite may need."""
+    import torch
+    import torch.distributed as dist
+
+    from benchmarks import netlab
+
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    lab = netlab.available()
+    gpus = torch.cuda.device_count()
+    names = ", ".join(torch.cuda.get_device_name(index) for index in range(gpus))
+    triton = importlib.util.find_spec("triton") is not None
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return [
+        Finding("python", True, platform.python_version()),
+        Finding(
+            "torch",
+            _OLDEST <= version <= _NEWEST,
+            f"{torch.__version__}; supported: {_OLDEST[0]}.{_OLDEST[1]} to {_NEWEST[0]}.{_NEWEST[1]}",
+        ),
+        Finding("processor cores", True, f"{cores}; with more ranks than cores only paced times mean anything"),
+        Finding("gloo", dist.is_gloo_available(), "ranks as processes on CPU"),
+        Finding("rate-limited network", lab is None, lab or "network namespaces with tc: bench overlap uses them"),
+        Finding("GPU", gpus > 0, names or "none; bench overlap runs on CPU, gpu_check needs one"),
+        Finding("NCCL", dist.is_nccl_available(), "ranks on GPUs" if dist.is_nccl_available() else "not in this torch"),
+        Finding("triton", triton, importlib.metadata.version("triton") if triton else "not installed"),
+    ]
+
+
+@click.command("doctor")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def command(*, as_json: bool) -> None:
+    """Say what this machine can run."""
+    from tabulate import tabulate
+
+    found = findings()
+    if as_json:
+        click.echo(json.dumps([asdict(finding) for finding in found], indent=1))
+        return
+    click.echo(tabulate([(f.what, "yes" if f.ok else "no", f.detail) for f in found], headers=("", "", "")))
