@@ -20,6 +20,7 @@ from rich.console import Console
 from annopipe.errors import AnnopipeError
 from benchmarks import netlab
 from benchmarks.launch import run_ranks
+from benchmarks.netlab.units import rate_bytes_per_s
 from benchmarks.pair.case import NETWORKS, Case
 from benchmarks.pair.report import table
 
@@ -45,7 +46,7 @@ _DEMO_BLOCKS = 2
 def command(**options: Any) -> None:
     """Hide an MoE pair's communication: eager, sequential and every policy, measured beside simulated."""
     console = Console(stderr=True)
-    rate_bytes = netlab.rate_bytes_per_s(options["rate"])
+    rate_bytes = rate_bytes_per_s(options["rate"])
     network = _network(options["network"], options["ranks"])
     blocks = [_DEMO_BLOCKS] if options["demo"] else [_positive(text) for text in options["blocks"].split(",")]
     modes = (False, True) if options["paced"] is None else (options["paced"],)
@@ -79,7 +80,8 @@ def run_cases(cases: list[Case], ranks: int, rate: str, console: Console) -> lis
     results = []
     for number, case in enumerate(cases):
         Path(case.output).mkdir(parents=True, exist_ok=True)
-        title = f"case {number + 1} of {len(cases)}: {'paced' if case.paced else 'real'}, {case.blocks} blocks, {ranks} ranks"
+        mode = "paced" if case.paced else "real"
+        title = f"case {number + 1} of {len(cases)}: {mode}, {case.blocks} blocks, {ranks} ranks"
         with console.status(title) as status:
             results.append(_run_case(case, ranks, rate, lambda text, title=title: status.update(f"{title}: {text}")))
         console.print(f"{title}: done")

@@ -87,7 +87,9 @@ def _load(spec: str, inputs: tuple[str, ...]) -> "tuple[nn.Module, tuple[Any, ..
     if isinstance(made, nn.Module) and inputs:
         return made, tuple(_example(text) for text in inputs), {}
     if not (isinstance(made, tuple) and len(made) in (2, 3) and isinstance(made[0], nn.Module)):
-        raise click.UsageError(f"{name}() returned {type(made).__name__}: return (module, args) or (module, args, kwargs)")
+        raise click.UsageError(
+            f"{name}() returned {type(made).__name__}: return (module, args) or (module, args, kwargs)"
+        )
     return made[0], tuple(made[1]), dict(made[2]) if len(made) == 3 else {}
 
 

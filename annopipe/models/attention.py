@@ -1,8 +1,8 @@
-"""Multi-head latent attention: keys and values come from one narrow compressed vector per token.
+r"""Multi-head latent attention: keys and values come from one narrow compressed vector per token.
 
     x --> q_a, norm, q_b ---------------------> q = [q_nope | rope(q_rope)]
-      \\-> kv_a --> norm, kv_b --> k_nope, v     k = [k_nope | rope(k_rope), the same for all heads]
-               \\-> k_rope                       softmax(q k / sqrt(width)) v --> out
+      \-> kv_a --> norm, kv_b --> k_nope, v     k = [k_nope | rope(k_rope), the same for all heads]
+               \-> k_rope                       softmax(q k / sqrt(width)) v --> out
 
 Sources: DeepSeek-V2 report (arXiv 2405.04434, section 2.1), DeepSeek-V3 report (arXiv 2412.19437, section 2.1.1);
 rotary embedding arXiv 2104.09864.

@@ -161,11 +161,11 @@ def _launch(x: Tensor, send_counts: Tensor, recv_counts: Tensor, total: int, gro
     return cast(Tensor, _collectives.all_to_all_single(x.contiguous(), recv, send, group_name))
 
 
-def _fake_launch(x: Tensor, send_counts: Tensor, recv_counts: Tensor, total: int, group_name: str) -> Tensor:
+def _fake_launch(x: Tensor, _send_counts: Tensor, _recv_counts: Tensor, total: int, _group_name: str) -> Tensor:
     return x.new_empty((total, *x.shape[1:]))
 
 
-def _save_sizes(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _save_sizes(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001 (torch.library gives all)
     x, send_counts, recv_counts, _, ctx.group_name = inputs
     ctx.save_for_backward(send_counts, recv_counts)
     ctx.rows = x.shape[0]

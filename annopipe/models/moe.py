@@ -1,7 +1,7 @@
-"""The dropless mixture-of-experts layer with expert parallelism: every token reaches its experts, whatever the routing.
+r"""The dropless mixture-of-experts layer with expert parallelism: every token reaches every expert it is routed to.
 
     router --> sort rows by expert --> dispatch --> experts --> combine --> unpermute --> + --> out
-       \\----------------------------- shared experts ----------------------------------/
+       \----------------------------- shared experts ----------------------------------/
 
 With a process group of R ranks, each rank holds 1/R of the experts; ``dispatch`` and ``combine`` are all-to-alls. Per
 layer: one host read (how many rows arrive), three launches in the forward (counts, dispatch, combine) and two in the

@@ -27,15 +27,12 @@ def lower_bound(problem: OverlapProblem) -> LowerBound:
     """The lower bound on the makespan of every legal order of ``problem``."""
     computation = sum(node.thread_time for node in problem.nodes)
     work: dict[str, float] = {}
+    one_by_one = problem.network.in_flight == 1 and not _several_queues(problem)
     for node in problem.nodes:
         if node.kind == "launch":
             link = "" if problem.network.shared_link else node.queue
             # With one transfer at a time the latencies add up too; with more they may pass while others move.
-            spent = (
-                node.cost
-                if problem.network.in_flight == 1 and not _several_queues(problem)
-                else node.cost - node.latency
-            )
+            spent = node.cost if one_by_one else node.cost - node.latency
             work[link] = work.get(link, 0.0) + spent
     finished: list[float] = []
     for node, earlier in zip(problem.nodes, problem.dependencies, strict=True):

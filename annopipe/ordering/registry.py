@@ -6,7 +6,7 @@ from typing import Any
 from annopipe.errors import OrderError
 from annopipe.ordering.problem import OverlapProblem
 
-__all__ = ["Policy", "find", "policies", "policy"]
+__all__ = ["Policy", "find", "forget", "policies", "policy"]
 
 Policy = Callable[[OverlapProblem], Sequence[Any]]
 
@@ -37,6 +37,11 @@ def policy(function: Policy) -> Policy:
 def policies() -> tuple[str, ...]:
     """The names of all registered policies."""
     return tuple(_POLICIES)
+
+
+def forget(name: str) -> None:
+    """Take a policy out of the registry."""
+    _POLICIES.pop(name, None)
 
 
 def find(name: str | Policy) -> tuple[str, Policy]:

@@ -1,4 +1,17 @@
-"""Finds the task that stands in the way of a transfer: each function answers one question about one launch or wait."""
+"""Finds the task that stands in the way of a transfer: each function answers one question about one launch or wait.
+
+>>> from annopipe.simulation import Task, run
+>>> trace = run([
+...     Task("attention", "compute", 1.0),
+...     Task("combine", "launch", 4.0),
+...     Task("experts", "compute", 1.0),
+...     Task("dispatch", "launch", 2.0, after=(0,)),
+...     Task("wait", "wait", launch=3),
+...     Task("item", "host", 0.1, after=(4,)),
+... ]).trace
+>>> source(trace, 3), queued_behind(trace, 3), issued_behind(trace, 3, ready=1.0), host_reader(trace, 4)
+(Source(ready=1.0, position=0), 1, 2, 5)
+"""
 
 from dataclasses import dataclass
 

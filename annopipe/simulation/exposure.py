@@ -44,7 +44,13 @@ class RegionComm:
 
 
 def exposed_by_launch(trace: Trace) -> dict[int, float]:
-    """Exposed seconds of each transfer, by the position of its launch; those that were never exposed are left out."""
+    """Exposed seconds of each transfer, by the position of its launch; those that were never exposed are left out.
+
+    >>> from annopipe.simulation import Task, run
+    >>> program = [Task("a", "launch", 2.0), Task("b", "launch", 1.0), Task("wait", "wait", launch=1)]
+    >>> exposed_by_launch(run(program).trace)  # b is waited for, and a holds it up
+    {0: 2.0, 1: 1.0}
+    """
     queues: dict[str, list[int]] = {}
     for position in trace.transfers:
         queues.setdefault(trace.tasks[position].queue, []).append(position)
@@ -73,7 +79,13 @@ def exposed_by_launch(trace: Trace) -> dict[int, float]:
 
 
 def region_comm(trace: Trace) -> tuple[RegionComm, ...]:
-    """Communication, hidden and exposed, of every lane and region that communicates, in order of first launch."""
+    """Communication, hidden and exposed, of every lane and region that communicates, in order of first launch.
+
+    >>> from annopipe.simulation import Task, run
+    >>> program = [Task("a", "launch", 2.0, "dispatch"), Task("mm", "compute", 1.5), Task("wait", "wait", launch=0)]
+    >>> region_comm(run(program).trace)
+    (RegionComm(region='dispatch', lane='', comm=2.0, hidden=1.5, exposed=0.5),)
+    """
     exposed = exposed_by_launch(trace)
     sums: dict[tuple[str, str], list[float]] = {}
     for position, transfer in trace.transfers.items():

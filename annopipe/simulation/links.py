@@ -32,7 +32,15 @@ class Carrier(Protocol):
 
 
 def carrier(tasks: Sequence[Task], network: Network) -> Carrier:
-    """The cheapest carrier that is exact for this program on this network."""
+    """The cheapest carrier that is exact for this program on this network.
+
+    >>> two_queues = [Task("a", "launch", 2.0, queue="ep"), Task("b", "launch", 2.0, queue="dp")]
+    >>> network = carrier(two_queues, Network())
+    >>> for position, task in enumerate(two_queues):
+    ...     network.enter(position, task, at=0.0)
+    >>> network.finish(0)
+    4.0
+    """
     queues = {task.queue for task in tasks if task.kind == "launch"}
     alone = network.in_flight == 1 and (len(queues) < 2 or not network.shared_link)
     return OwnLinks() if alone else FluidLinks(network)

@@ -1,0 +1,125 @@
+"""How long planning takes: multiplex, policy, proof, relinking and code generation for a graph of 10,000 nodes.
+
+    annopipe bench planning
+
+One traced MoE block is chained to itself until forward and backward together have as many nodes, since tracing that
+many blocks would take half a minute and is not what is timed.
+"""
+
+import dataclasses
+import gc
+import json
+import statistics
+import time
+from typing import Any
+
+import click
+import torch
+import torch.distributed as dist
+from tabulate import tabulate
+from torch import fx
+
+import annopipe as ap
+from annopipe.graphs import meta
+from annopipe.graphs.ports import Port
+from annopipe.graphs.stage_graph import StageGraph, body, input_nodes, output_nodes
+from annopipe.models import DeepSeekV3Config, DeepSeekV3Stage
+from annopipe.ordering.planning import problem_of
+
+__all__ = ["chained", "command"]
+
+
+@click.command("planning")
+@click.option("--nodes", default=10_000, show_default=True, help="Size of the combined graph.")
+@click.option("--rounds", default=5, show_default=True, help="Repetitions, in alternation.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def command(nodes: int, rounds: int, *, as_json: bool) -> None:
+    """Time multiplex, policy and reorder on one large graph (seconds, on one thread)."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    forward, backward = _graphs(nodes)
+    costs = _made_up_costs(ap.multiplex(backward, forward, lanes=("B", "F")))
+    gc.freeze()  # as after capture: a full collection over the traced graphs would fall into a measurement
+    times: dict[str, dict[str, list[float]]] = {}
+    size = 0
+    for _ in range(rounds):
+        for name in ap.policies():
+            plan, seconds = _plan(backward, forward, name, costs)
+            size = len(plan.order)
+            for step, value in seconds.items():
+                times.setdefault(name, {}).setdefault(step, []).append(value)
+    dist.destroy_process_group()
+    if as_json:
+        click.echo(json.dumps({"nodes": size, "seconds": times}, indent=1))
+        return
+    rows = [
+        (
+            name,
+            *(statistics.median(values) for values in steps.values()),
+            f"{min(steps['all']):.3f}-{max(steps['all']):.3f}",
+        )
+        for name, steps in times.items()
+    ]
+    click.echo(f"{size} nodes, seconds, median of {rounds}, measured")
+    click.echo(tabulate(rows, headers=("policy", *next(iter(times.values())), "spread"), floatfmt=".3f"))
+
+
+def _plan(
+    backward: StageGraph, forward: StageGraph, name: str, costs: ap.NodeCosts
+) -> tuple[ap.OverlapPlan, dict[str, float]]:
+    started = time.perf_counter()
+    both = ap.multiplex(backward, forward, lanes=("B", "F"))
+    plan = ap.overlap(both, policy=name, costs=costs)
+    planned = time.perf_counter()
+    plan.graph.module.forward  # noqa: B018 - generates the code
+    ready = time.perf_counter()
+    return plan, {"plan": planned - started, "code": ready - planned, "all": ready - started}
+
+
+def _graphs(nodes: int) -> tuple[StageGraph, StageGraph]:
+    stage = DeepSeekV3Stage(DeepSeekV3Config.tiny(), layers=[0], group=dist.group.WORLD)
+    graphs = ap.trace(stage, (torch.zeros(2, 8, 32, requires_grad=True),))
+    if graphs.backward is None:
+        raise ap.GraphError("the block has no backward: its parameters must require grad")
+    per_block = len(body(graphs.forward.graph)) + len(body(graphs.backward.graph))
+    copies = -(-nodes // per_block)
+    forward = chained(graphs.forward, copies, "output", "input.x")
+    return forward, chained(graphs.backward, copies, "input_grad.x", "tangent.output")
+
+
+def chained(graph: StageGraph, copies: int, result: str, argument: str) -> StageGraph:
+    """``graph`` behind itself: the value of port ``result`` of one copy is port ``argument`` of the next."""
+    joined = fx.Graph()
+    first = {p.name: joined.placeholder(node.name) for p, node in _named_inputs(graph)}
+    environments: list[dict[fx.Node, Any]] = []
+    for number in range(copies):
+        environment: dict[fx.Node, Any] = {node: first[port.name] for port, node in _named_inputs(graph)}
+        if number:
+            previous = dict(zip((p.name for p in graph.outputs), output_nodes(graph.graph), strict=True))[result]
+            into = next(node for port, node in _named_inputs(graph) if port.name == argument)
+            environment[into] = environments[-1][previous]
+        for node in body(graph.graph):
+            copy = environment[node] = joined.node_copy(node, environment.__getitem__)
+            place = meta.placed(node)
+            meta.set_placement(copy, dataclasses.replace(place, key=f"{number}.{place.key}"))
+        environments.append(environment)
+    ports = [dataclasses.replace(p, name=f"{n}.{p.name}") for n in range(copies) for p in graph.outputs]
+    joined.output(tuple(env[node] for env in environments for node in output_nodes(graph.graph)))
+    return StageGraph(joined, graph.inputs, ports, attributes=graph.attributes)
+
+
+def _named_inputs(graph: StageGraph) -> list[tuple[Port, fx.Node]]:
+    return list(zip(graph.inputs, input_nodes(graph.graph), strict=True))
+
+
+def _made_up_costs(both: StageGraph) -> ap.NodeCosts:
+    """Communication about equal to computation, so that the policy has something to decide."""
+    problem = problem_of(both)
+    launches = [node.name for node in problem.nodes if node.kind == "launch"]
+    each = len(problem.nodes) * 1e-5 / max(1, len(launches))
+    issue: dict[str, float] = dict.fromkeys(launches, 1e-5)
+    return ap.NodeCosts({node.name: 1e-5 if node.kind != "launch" else each for node in problem.nodes}, {}, issue)
+
+
+if __name__ == "__main__":
+    command()

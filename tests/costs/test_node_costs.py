@@ -1,0 +1,59 @@
+"""NodeCosts: files, lanes, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import annopipe as ap
+from annopipe.simulation import Network
+
+COSTS = ap.NodeCosts({"mm": 1e-3, "l": 2e-3}, {"l": 1e-4}, {"l": 1e-5}, Network(in_flight=2), "measured")
+
+
+def test_costs_survive_a_file(tmp_path: Path) -> None:
+    COSTS.save(tmp_path / "costs.json")
+    assert ap.costs.load(tmp_path / "costs.json") == COSTS
+
+
+def test_costs_of_two_graphs_join_under_their_lanes() -> None:
+    joined = COSTS.in_lane("F") | ap.NodeCosts({"mm": 3e-3}).in_lane("B")
+    assert joined.seconds == {"F.mm": 1e-3, "F.l": 2e-3, "B.mm": 3e-3}
+    assert joined.latency == {"F.l": 1e-4}
+    assert joined.issue == {"F.l": 1e-5}
+
+
+@pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf"), "1"])
+def test_a_cost_that_is_no_time_is_refused(bad: object) -> None:
+    with pytest.raises(ap.CostError, match="the cost of mm is"):
+        ap.NodeCosts({"mm": bad})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "cannot read node costs"),
+        ("[]", "is not a file of node costs"),
+        ('{"format": "other"}', "is not a file of node costs"),
+    ],
+)
+def test_a_file_of_something_else_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    path.write_text(text)
+    with pytest.raises(ap.CostError, match=message):
+        ap.costs.load(path)
+
+
+def test_a_file_with_a_malformed_network_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    COSTS.save(path)
+    data = json.loads(path.read_text())
+    data["network"] = {"lanes": 3}
+    path.write_text(json.dumps(data))
+    with pytest.raises(ap.CostError, match="the network is malformed"):
+        ap.costs.load(path)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ap.CostError, match="cannot read node costs"):
+        ap.costs.load(tmp_path / "nothing.json")

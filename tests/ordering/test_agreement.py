@@ -1,0 +1,138 @@
+"""Ranks agree on one order, or all of them are told why not; on real processes over gloo."""
+
+import textwrap
+
+import pytest
+
+from benchmarks.launch import LaunchError, run_ranks
+
+
+def _run(body: str, tmp_path, ranks: int = 2) -> list[str]:
+    """Run a program on real ranks; ``both`` is a combined graph whose lanes have two launches each."""
+    program = textwrap.dedent(
+        """
+        import torch, torch.distributed as dist, annopipe as ap
+        import torch.distributed._functional_collectives as fc
+        from torch import nn
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo")
+        rank = dist.get_rank()
+        class Stage(nn.Module):
+            def __init__(self, extra=0):
+                super().__init__()
+                self.weight = nn.Parameter(torch.eye(4)); self.extra = extra
+            def forward(self, x):
+                for _ in range(2):
+                    with ap.comm("dispatch"):
+                        x = fc.all_to_all_single_autograd(x @ self.weight, None, None, dist.group.WORLD)
+                for _ in range(self.extra):
+                    x = x + 1
+                return x
+        def pair(extra=0):
+            stage = Stage(extra); x = torch.full((2, 4), float(rank + 1))
+            graphs = ap.trace(stage, (x.clone().requires_grad_(),))
+            both = ap.multiplex(graphs.backward, graphs.forward, lanes=("B", "F"))
+            values = {**graphs.bind(stage), **graphs.bind_inputs(x)}
+            saved = {**values, **graphs.forward(values), "tangent.output": torch.ones(2, 4)}
+            return both, {**{f"B.{k}": v for k, v in saved.items()}, **{f"F.{k}": v for k, v in values.items()}}
+        def ranked(problem):  # another order on every rank
+            return problem.topological([float((n.index * 7 + 3 * rank) % 11) for n in problem.nodes])
+        """
+    ) + textwrap.dedent(body)
+    module = tmp_path / "agreement_program.py"
+    module.write_text(program + "\ndist.barrier(); dist.destroy_process_group()\n")
+    return run_ranks("agreement_program", ranks, env={"PYTHONPATH": str(tmp_path)}, timeout_s=90)
+
+
+def test_ranks_with_other_preferences_end_with_the_order_of_the_first(tmp_path) -> None:
+    outputs = _run(
+        """
+        both, values = pair()
+        plan = ap.overlap(both, policy=ranked, group=dist.group.WORLD)
+        expected = both(values)
+        found = plan.run(values)
+        assert all(torch.equal(found[k], v) for k, v in expected.items())
+        print(plan.indices)
+        """,
+        tmp_path,
+    )
+    assert outputs[0] == outputs[1] != ""
+
+
+def test_ranks_with_different_graphs_agree_on_the_sequence_of_collectives(tmp_path) -> None:
+    outputs = _run(
+        """
+        both, values = pair(extra=3 * rank)
+        plan = ap.overlap(both, policy=ranked, group=dist.group.WORLD)
+        expected = both(values)
+        found = plan.run(values)
+        assert all(torch.equal(found[k], v) for k, v in expected.items())
+        from annopipe.ordering.agreement import launch_tokens
+        print(len(plan.order) > 0, launch_tokens(plan.problem, plan.indices))
+        """,
+        tmp_path,
+    )
+    assert outputs[0] == outputs[1] != ""
+
+
+def test_a_disagreement_is_found_before_the_first_run_on_every_rank(tmp_path) -> None:
+    outputs = _run(
+        """
+        def first_f_or_first_b(problem):
+            wanted = "F" if rank else "B"
+            return problem.topological([0.0 if n.lane == wanted else 1.0 for n in problem.nodes])
+        both, values = pair()
+        plan = ap.overlap(both, policy=first_f_or_first_b)
+        try:
+            plan.run(values)
+        except ap.OrderError as error:
+            print(error)
+        """,
+        tmp_path,
+    )
+    assert all("would issue different sequences of collectives and hang" in text for text in outputs)
+
+
+def test_a_policy_that_fails_on_one_rank_stops_all_of_them_at_once(tmp_path) -> None:
+    outputs = _run(
+        """
+        def fails(problem):
+            if rank == 1:
+                raise ValueError("no idea")
+            return problem.nodes
+        both, values = pair()
+        try:
+            ap.overlap(both, policy=fails, group=dist.group.WORLD)
+        except ap.OrderError as error:
+            print(error)
+        """,
+        tmp_path,
+    )
+    assert all("rank 1: policy 'fails' failed: ValueError: no idea" in text for text in outputs)
+
+
+def test_different_collectives_are_refused_on_every_rank(tmp_path) -> None:
+    outputs = _run(
+        """
+        class Longer(Stage):
+            def forward(self, x):
+                x = super().forward(x)
+                with ap.comm("combine"):
+                    return fc.all_to_all_single_autograd(x, None, None, dist.group.WORLD)
+        if rank == 1:
+            Stage = Longer
+        x = torch.ones(2, 4)
+        graphs = ap.trace(Stage(), (x,))
+        try:
+            ap.overlap(graphs.forward, policy="alternate", group=dist.group.WORLD)
+        except ap.OrderError as error:
+            print(error)
+        """,
+        tmp_path,
+    )
+    assert all("rank 0 and rank 1 of the group have different collectives" in text for text in outputs)
+
+
+def test_a_rank_that_dies_is_named(tmp_path) -> None:
+    with pytest.raises(LaunchError, match="rank 1"):
+        _run("import sys\nif rank == 1:\n    sys.exit(3)\ndist.barrier()\n", tmp_path)

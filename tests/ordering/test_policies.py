@@ -1,0 +1,96 @@
+"""Policies: published orders, legality on random problems, and the bounds they cannot beat."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+
+from annopipe.graphs.reordering import check_order
+from annopipe.ordering.adjustments import launches_early, waits_late
+from annopipe.ordering.bounds import lower_bound
+from annopipe.ordering.builtin_policies import alternate, list_, sequential
+from annopipe.ordering.problem import OverlapNode, OverlapProblem
+from tests.ordering.problems import deepseek_pair, launch_order, random_problems
+
+ORDERS = json.loads((Path(__file__).parent / "golden" / "deepseek_v3_pair.json").read_text())
+
+
+@pytest.mark.parametrize("name", ["launch_order", "megatron_order"])
+def test_published_launch_order_of_the_deepseek_pair_takes_130_35_ms(name: str) -> None:
+    problem = deepseek_pair()
+    order = launches_early(problem, waits_late(problem, launch_order(problem, ORDERS[name])))
+    order = waits_late(problem, order)
+    check_order(problem.nodes, order, problem.dependencies)
+    assert problem.makespan(order) == pytest.approx(130.35e-3, abs=0.01e-3)
+
+
+def test_list_is_no_slower_than_the_published_order_of_the_deepseek_pair() -> None:
+    problem = deepseek_pair()
+    assert problem.makespan(list_(problem)) <= 130.35e-3
+    assert lower_bound(problem) == pytest.approx(129.52e-3)
+
+
+def test_policies_rank_as_expected_on_the_deepseek_pair() -> None:
+    problem = deepseek_pair()
+    spans = [problem.makespan(policy(problem)) for policy in (list_, alternate, sequential)]
+    assert spans == sorted(spans)
+    assert spans[2] == pytest.approx(sum(problem.costs))
+
+
+@settings(max_examples=300, deadline=None)
+@given(random_problems())
+def test_every_policy_gives_a_legal_order_between_the_bound_and_the_sum(problem: OverlapProblem) -> None:
+    most = sum(node.cost + node.issue for node in problem.nodes)
+    for policy in (sequential, alternate, list_):
+        order = policy(problem)
+        check_order(problem.nodes, order, problem.dependencies)
+        assert lower_bound(problem) <= problem.makespan(order) * (1 + 1e-12) + 1e-12
+        assert problem.makespan(order) <= most * (1 + 1e-12) + 1e-12
+        assert order == policy(problem), "a policy is deterministic"
+
+
+@settings(max_examples=200, deadline=None)
+@given(random_problems())
+def test_adjustments_keep_orders_legal_and_never_slow_the_waits(problem: OverlapProblem) -> None:
+    order = list(range(len(problem.nodes)))
+    late = waits_late(problem, order)
+    check_order(problem.nodes, late, problem.dependencies)
+    assert problem.makespan(late) <= problem.makespan(order) + 1e-9
+    check_order(problem.nodes, launches_early(problem, late), problem.dependencies)
+
+
+def _node(index: int, kind: str, lane: str, cost: float = 1.0, launch: int = -1) -> OverlapNode:
+    return OverlapNode(index, f"{lane}{index}", "r", kind, lane, "", cost, "ep" if kind == "launch" else "", launch)
+
+
+def test_alternate_takes_turns_at_each_launch() -> None:
+    lanes = [(lane, kind) for lane in "BF" for kind in ("compute", "launch", "compute", "launch", "compute")]
+    nodes = tuple(_node(i, kind, lane) for i, (lane, kind) in enumerate(lanes))
+    problem = OverlapProblem(nodes, ((),) * len(nodes))
+    assert alternate(problem) == [0, 1, 5, 6, 2, 3, 7, 8, 4, 9]
+
+
+def test_alternate_does_not_end_a_turn_at_an_exchange_of_counts() -> None:
+    nodes = (
+        _node(0, "launch", "F"),  # counts
+        _node(1, "wait", "F", 0.0, launch=0),
+        _node(2, "host", "F"),
+        _node(3, "launch", "F"),  # tokens
+        _node(4, "compute", "B"),
+    )
+    problem = OverlapProblem(nodes, ((), (0,), (1,), (2,), ()))
+    assert alternate(problem) == [0, 1, 2, 3, 4]
+
+
+def test_list_fills_the_gap_with_weight_gradients() -> None:
+    nodes = (
+        _node(0, "compute", "B"),
+        OverlapNode(1, "w", "r", "compute", "B", "weight_grad", 2.0),
+        _node(2, "launch", "B", 2.0),
+        _node(3, "wait", "B", 0.0, launch=2),
+        _node(4, "compute", "B"),
+    )
+    problem = OverlapProblem(nodes, ((), (0,), (0,), (2,), (3,)))
+    assert list_(problem) == [0, 2, 1, 3, 4]
+    assert problem.makespan(list_(problem)) == pytest.approx(4.0)

@@ -1,0 +1,112 @@
+import json
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from annopipe.simulation import Network, Task, Timeline, html, run
+from tests.simulation.programs import overlapped
+
+VOID = {"meta", "br", "img", "link", "input", "hr"}
+NASTY = """</script><script>alert("1")</script> & 'x' @@DATA@@"""
+
+
+class Outline(HTMLParser):
+    """Checks that elements nest, and keeps attributes, text and the content of scripts."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.elements: list[str] = []
+        self.text: list[str] = []
+        self.scripts: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        (self.scripts if self.open and self.open[-1] == "script" else self.text).append(data)
+
+
+def nasty() -> Timeline:
+    return run(
+        [
+            Task(NASTY, "launch", 2.0, NASTY, NASTY, NASTY, queue=NASTY),
+            Task(NASTY, "compute", 1.0, NASTY, NASTY, NASTY),
+            Task(NASTY, "wait", launch=0, region=NASTY, lane=NASTY),
+        ]
+    )
+
+
+def data(page: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert found
+    return json.loads(found[1])
+
+
+@pytest.mark.parametrize("timeline", [run(overlapped()), run(overlapped(), Network(in_flight=2)), run([]), nasty()])
+def test_page_is_well_formed_and_needs_nothing_else(timeline):
+    page = html.page({"one": timeline}, "title")
+    outline = Outline(page)
+    assert outline.open == []
+    assert not {"link", "img", "iframe", "object"} & set(outline.elements)
+    assert not {"src", "href", "srcset"} & {name for name, _ in outline.attributes}
+    assert "http" not in page
+    assert "url(" not in page
+    assert "@@" not in page.replace("@@DATA@@", "" if timeline == nasty() else "@@")
+
+
+def test_text_of_users_is_escaped():
+    page = html.page({NASTY: nasty()}, NASTY)
+    outline = Outline(page)
+    assert outline.elements.count("script") == 2
+    assert NASTY in "".join(outline.text)
+    assert "<script>alert" not in page
+    assert NASTY in data(page)["texts"]
+
+
+def test_data_holds_every_span_of_every_timeline():
+    timelines = {"one": run(overlapped()), "two": run(overlapped(), Network(in_flight=2))}
+    found = data(html.page(timelines, "both"))
+    for drawing, timeline in zip(found["timelines"], timelines.values(), strict=True):
+        spans = [(row["label"], *span[:3]) for row in drawing["rows"] for span in row["spans"]]
+        assert spans == [(track.label, s.start, s.end, s.kind) for track in timeline.tracks for s in track.spans]
+        assert drawing["makespan"] == timeline.makespan
+
+
+def test_page_says_what_holds_each_stall_and_what_is_exposed():
+    timeline = run(overlapped())
+    page = html.page({"": timeline}, "title")
+    shown = "".join(Outline(page).text)
+    assert len(timeline.stalls) == 2
+    for stall in timeline.stalls:
+        assert stall.reason in shown
+        assert stall.reason in data(page)["texts"]
+    for region in timeline.regions:
+        assert region.region in shown
+
+
+def test_regions_of_one_name_share_a_colour_that_does_not_depend_on_their_order():
+    tasks = [Task(name, "compute", 1.0, f"block{name}/moe/{name}") for name in ("b", "c", "a")]
+    tasks.append(Task("again", "compute", 1.0, "block7/a"))
+    hues = data(html.page({"": run(tasks)}, "title"))["hues"]
+    assert list(hues) == ["a", "b", "c"]
+    assert hues == data(html.page({"": run(tasks[::-1])}, "title"))["hues"]
+    assert len(set(hues.values())) == 3
+
+
+def test_file_is_the_same_each_time(tmp_path):
+    run(overlapped()).to_html(tmp_path / "one.html", title="T")
+    html.write(tmp_path / "two.html", {"": run(overlapped())}, "T")
+    assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
+    assert "<title>T</title>" in (tmp_path / "one.html").read_text(encoding="utf-8")

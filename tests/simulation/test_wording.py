@@ -1,0 +1,27 @@
+import pytest
+
+from annopipe.simulation.wording import seconds_text, shorten
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0 s"),
+        (1.0, "1 s"),
+        (0.99999, "1 s"),
+        (0.0999949, "99.99 ms"),
+        (130.352e-3, "130.4 ms"),
+        (1e-6, "1 us"),
+        (12.5e-9, "12.5 ns"),
+        (1e-12, "1e-12 s"),
+        (-2e-3, "-2 ms"),
+        (3600.0, "3600 s"),
+    ],
+)
+def test_time_is_written_with_the_unit_that_fits(seconds, text):
+    assert seconds_text(seconds) == text
+
+
+def test_shortened_text_keeps_its_end():
+    assert shorten("abcdef", 6) == "abcdef"
+    assert shorten("abcdefg", 6) == "..defg"
