@@ -2,9 +2,7 @@
 
 from annopipe.models.config import DeepSeekV3Config
 from annopipe.models.deepseek import Block, DeepSeekV3Stage
-from annopipe.models.exchange import exchange
-from annopipe.models.grouped_mm import grouped_mm
 from annopipe.models.moe import MoE
 from annopipe.models.plain import PlainMoE
 
-__all__ = ["Block", "DeepSeekV3Config", "DeepSeekV3Stage", "MoE", "PlainMoE", "exchange", "grouped_mm"]
+__all__ = ["Block", "DeepSeekV3Config", "DeepSeekV3Stage", "MoE", "PlainMoE"]

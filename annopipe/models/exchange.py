@@ -94,8 +94,13 @@ def exchange_counts(counts: Tensor, group: Group) -> Tensor:
 
     Returns:
         int64 [experts]: entry ``[peer * local + e]`` is the number of rows that ``peer`` has for local expert ``e``.
+
+    Raises:
+        GraphError: the number of experts is not a multiple of the group's size.
     """
     _, ranks = group_place(group)
+    if counts.shape[0] % ranks:
+        raise GraphError(f"exchange_counts: {counts.shape[0]} experts cannot be shared equally by {ranks} ranks")
     split = [counts.shape[0] // ranks] * ranks
     return wait(cast(Tensor, _collectives.all_to_all_single(counts, split, split, group_name(group))))
 
@@ -119,8 +124,16 @@ def peer_sizes(send: Tensor, recv: Tensor, ranks: int) -> PeerSizes:
 
 
 def group_name(group: Group) -> str:
-    """The name under which PyTorch's functional collectives find the group."""
-    return group if isinstance(group, str) else str(group.group_name)
+    """The name under which PyTorch's functional collectives find the group.
+
+    Raises:
+        GraphError: not a group; ``new_group`` returns a number on ranks that are not members.
+    """
+    if isinstance(group, str):
+        return group
+    if not isinstance(group, dist.ProcessGroup):
+        raise GraphError(f"{group!r} is not a process group: is this rank a member of the group that it passes?")
+    return str(group.group_name)
 
 
 def group_place(group: Group) -> tuple[int, int]:

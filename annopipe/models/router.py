@@ -61,7 +61,7 @@ class Router(nn.Module):
         experts = self._choose(scores.detach() + self.selection_bias)
         weights = scores.gather(1, experts)
         if c.norm_topk:
-            weights = weights / weights.sum(-1, keepdim=True)
+            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
         return Route(experts, weights * c.routed_scaling)
 
     def _choose(self, scores: Tensor) -> Tensor:

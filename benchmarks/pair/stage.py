@@ -11,7 +11,7 @@ import annopipe as ap
 from annopipe.models import DeepSeekV3Config, DeepSeekV3Stage
 from benchmarks.pair.case import Case
 
-__all__ = ["Pair"]
+__all__ = ["Pair", "differing"]
 
 
 class Pair:
@@ -66,6 +66,15 @@ class Pair:
         found["input"] = result["B.input_grad.x"]
         wrong = [name for name in names if name not in found or not torch.equal(expected[name], found[name])]
         return wrong if torch.equal(result["F.output"], output) else [*wrong, "output"]
+
+
+def differing(found: dict[str, Any], expected: dict[str, Any]) -> list[str]:
+    """Names of values that are not bitwise equal; tensors or numbers."""
+
+    def same(a: Any, b: Any) -> bool:
+        return torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else bool(a == b)
+
+    return [name for name in expected if not same(found[name], expected[name])]
 
 
 def _model(case: Case) -> DeepSeekV3Config:

@@ -1,0 +1,42 @@
+# annopipe: the targets that people and CI share. `make help` lists them.
+# Each sets up .venv from nothing if it is not there, and again after pyproject.toml or constraints.txt changed.
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.stamp
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types bench clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# torch comes first and by its exact version, so that pip takes the build which this machine offers (a CPU build, say).
+$(STAMP): pyproject.toml constraints.txt
+	@echo "Setting up .venv: a few minutes the first time."
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(PIP_INSTALL) "$$(grep '^torch==' constraints.txt)"
+	@$(PIP_INSTALL) -e '.[dev,plots]'
+	@touch $@
+
+demo: $(STAMP)  ## about a minute: overlap measured on this machine, a table and an HTML timeline
+	@$(BIN)/annopipe bench overlap --demo
+
+test: $(STAMP)  ## run the test suite
+	@$(BIN)/python -m pytest
+
+lint: $(STAMP)  ## ruff (rules and format), sizes and imports
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/python tools/check_sizes.py
+
+types: $(STAMP)  ## mypy
+	@$(BIN)/mypy
+
+bench: $(STAMP)  ## the overlap benchmark in full
+	@$(BIN)/annopipe bench overlap
+
+clean:  ## remove .venv, caches and results
+	rm -rf .venv build dist out *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

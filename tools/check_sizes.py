@@ -1,0 +1,123 @@
+"""Check the house rules on sizes and imports: prints each offending place, exits with 1 if there is one.
+
+Sizes, everywhere: a file has at most 400 lines (tests: 600), a function at most 60 without its docstring, a file at
+most 8 private top-level functions and classes. Imports, in the packages: no underscore names of other modules (torch's
+own: only in ADAPTERS); inside `annopipe`, only from the same package or a lower floor, no import inside a function, and
+no torch in TORCH_FREE packages.
+"""
+
+import ast
+import itertools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+CHECKED = ("annopipe", "rewriters", "benchmarks", "examples", "tests", "tools")
+PACKAGES = ("annopipe", "rewriters", "benchmarks")
+# The files that wrap private torch modules, each with what it wraps.
+ADAPTERS = {
+    "annopipe/graphs/capture.py": "torch._functorch (joint graph, partitioner), torch._subclasses (fake tensors)",
+    "annopipe/graphs/ops.py": "torch._ops (what kind of operator a node calls)",
+    "annopipe/graphs/process_groups.py": "the name under which functional collectives find a group",
+    "annopipe/models/exchange.py": "torch.distributed._functional_collectives (registers the gradient of waiting)",
+    "annopipe/models/plain.py": "torch.distributed._functional_collectives (the model as users write it)",
+    "annopipe/pytrees.py": "torch.utils._pytree",
+}
+# Floors of annopipe, lowest first. Packages on one floor do not know each other.
+FLOORS = "errors pytrees | annotate simulation | scheduling graphs kernels | costs models | ordering | pipeline | cli"
+TORCH_FREE = ("scheduling", "simulation")
+MAX_FUNCTION, MAX_FILE, MAX_TEST_FILE, MAX_PRIVATE = 60, 400, 600, 8
+Function = (ast.FunctionDef, ast.AsyncFunctionDef)
+Place = tuple[int, str]
+
+
+def sizes(path: Path, tree: ast.Module, lines: int) -> Iterator[Place]:
+    limit = MAX_TEST_FILE if path.parts[0] == "tests" else MAX_FILE
+    if lines > limit:
+        yield 1, f"file has {lines} lines, at most {limit} are allowed"
+    private = [n for n in tree.body if isinstance(n, (*Function, ast.ClassDef)) and is_private(n.name)]
+    if len(private) > MAX_PRIVATE:
+        yield private[-1].lineno, f"{len(private)} private top-level helpers, at most {MAX_PRIVATE} are allowed"
+    for node in ast.walk(tree):
+        if isinstance(node, Function):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if ast.get_docstring(node, clean=False) is not None:
+                length -= (node.body[0].end_lineno or 0) - node.body[0].lineno + 1
+            if length > MAX_FUNCTION:
+                yield node.lineno, f"function {node.name} has {length} lines, at most {MAX_FUNCTION} are allowed"
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def imports(path: Path, tree: ast.AST) -> Iterator[tuple[ast.stmt, str, list[str]]]:
+    """Each import as its statement, the absolute module it names, and the names it takes from there."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node, alias.name, []) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = path.parts[: -node.level] if node.level else ()
+            yield node, ".".join([*base, *filter(None, [node.module])]), [alias.name for alias in node.names]
+
+
+def private_names(path: Path, tree: ast.Module) -> Iterator[Place]:
+    if path.as_posix() in ADAPTERS:
+        return
+    for node, module, names in imports(path, tree):
+        for name in filter(is_private, [*module.split("."), *names]):
+            yield node.lineno, f"imports the private name {name} of {module}"
+    for attribute in ast.walk(tree):
+        if isinstance(attribute, ast.Attribute) and is_private(attribute.attr):
+            owner = ast.unparse(attribute.value)
+            public = owner.startswith("torch.ops") or (owner, attribute.attr) == ("torch", "_check")
+            if f"{owner}.".startswith("torch.") and not public:
+                yield attribute.lineno, f"uses the private name {attribute.attr} of {owner}"
+
+
+def floors(path: Path, tree: ast.Module) -> Iterator[Place]:
+    own = path.with_suffix("").parts[1]
+    if own not in FLOORS.split():
+        if own != "__init__":
+            yield 1, f"annopipe.{own} is on no floor: add it to FLOORS"
+        return
+    lower = (names.split() for names in FLOORS.split(" | "))
+    face = {"__init__"} if own == "cli" else set()
+    allowed = {own}.union(face, *itertools.takewhile(lambda names: own not in names, lower))
+    for node, module, names in imports(path, tree):
+        head, *rest = module.split(".")
+        if head == "torch" and own in TORCH_FREE:
+            yield node.lineno, f"annopipe.{own} imports no torch"
+        if head in {"benchmarks", "rewriters", "examples"} and own != "cli":
+            yield node.lineno, f"annopipe.{own} imports {head}, which is above it"
+        if head == "annopipe":
+            for name in rest[:1] or names or ["__init__"]:
+                if name not in allowed or (own in TORCH_FREE and name == "annotate"):
+                    yield node.lineno, f"annopipe.{own} imports annopipe.{name}, which is not below it"
+
+
+def inner_imports(path: Path, tree: ast.Module) -> Iterator[Place]:
+    if path.name == "__init__.py" or path.with_suffix("").parts[1] == "cli":
+        return
+    inside = {n.lineno for f in ast.walk(tree) if isinstance(f, Function) for n, _, _ in imports(path, f)}
+    yield from ((line, "import inside a function") for line in sorted(inside))
+
+
+def check(root: Path) -> list[str]:
+    found = []
+    for path in sorted(p for folder in CHECKED for p in (root / folder).rglob("*.py")):
+        name, text = path.relative_to(root), path.read_text(encoding="utf-8")
+        tree = ast.parse(text, filename=str(path))
+        places = list(sizes(name, tree, len(text.splitlines())))
+        if name.parts[0] in PACKAGES:
+            places += private_names(name, tree)
+        if name.parts[0] == "annopipe":
+            places += [*floors(name, tree), *inner_imports(name, tree)]
+        found += [f"{name.as_posix()}:{line}: {message}" for line, message in places]
+    return found
+
+
+if __name__ == "__main__":
+    offences = check(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent)
+    print(*(offences or ["sizes and imports: fine"]), sep="\n")
+    sys.exit(bool(offences))
