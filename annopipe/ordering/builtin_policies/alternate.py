@@ -38,13 +38,15 @@ def alternate(problem: OverlapProblem) -> list[int]:
 
 
 def _launches_for_the_host(problem: OverlapProblem) -> set[int]:
-    """Launches whose result a host read needs before the next launch."""
-    needed: set[int] = set()
+    """Launches whose result a host read of their lane needs before the lane's next launch."""
+    last: dict[str, int] = {}  # the latest launch of each lane
+    behind: dict[str, set[int]] = {}  # what depends on it
     found: set[int] = set()
-    for node in reversed(problem.nodes):
+    for node in problem.nodes:
         if node.kind == "launch":
-            if node.index in needed:
-                found.add(node.index)
-        elif node.kind == "host" or node.index in needed:
-            needed.update(problem.dependencies[node.index])
+            last[node.lane], behind[node.lane] = node.index, {node.index}
+        elif node.lane in last and not behind[node.lane].isdisjoint(problem.dependencies[node.index]):
+            behind[node.lane].add(node.index)
+            if node.kind == "host":
+                found.add(last[node.lane])
     return found
