@@ -5,21 +5,22 @@
             x = all_to_all(x)            # node.meta["custom"]["annopipe"] == "moe/dispatch"
 
 The tags are generator context managers around ``torch.fx.traceback.annotate``, so they trace under
-``torch.compile(fullgraph=True)`` and under AOT tracing, and also work as decorators. When nothing traces they do nothing.
+``torch.compile(fullgraph=True)`` and under AOT tracing, and also work as decorators. When nothing traces they do
+nothing but check the name.
 
-Source: ``torch/fx/traceback.py`` (``annotate``, ``current_meta``). ``annotate`` and ``current_meta`` are touched here and
-nowhere else; the nodes' side of the tags is read in ``annopipe/graphs/meta.py``.
+Source: ``torch/fx/traceback.py`` (``annotate``, ``current_meta``). Both are touched here and nowhere else; the nodes'
+side of the tags is read in ``annopipe/graphs/meta.py``.
 """
 
 import contextlib
 import re
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import torch
 import torch.fx.traceback as fx_traceback
-from torch.utils import _pytree as pytree
 
+from annopipe import pytrees
 from annopipe.errors import GraphError
 
 __all__ = ["KIND_KEY", "LANE_KEY", "REGION_KEY", "comm", "nano_batch", "nano_batches", "region"]
@@ -49,6 +50,7 @@ def region(name: str) -> Iterator[None]:
     ...     return x
     """
     if not _tracing():
+        _check_name(name)
         yield
         return
     with fx_traceback.annotate({REGION_KEY: _path(name), KIND_KEY: "compute"}):
@@ -62,6 +64,7 @@ def comm(name: str) -> Iterator[None]:
     Same names, nesting and errors as ``region``; the nodes also carry the kind "comm".
     """
     if not _tracing():
+        _check_name(name)
         yield
         return
     with fx_traceback.annotate({REGION_KEY: _path(name), KIND_KEY: "comm"}):
@@ -76,6 +79,7 @@ def nano_batch(index: int) -> Iterator[None]:
         GraphError: ``index`` is not a non-negative integer.
     """
     if not _tracing():
+        _lane(index)
         yield
         return
     with fx_traceback.annotate({LANE_KEY: _lane(index)}):
@@ -87,7 +91,7 @@ def nano_batches(x: T, parts: int, dim: int = 0) -> Iterator[T]:
 
     Args:
         x: a tensor, or a pytree of tensors that all have the same length along ``dim``.
-        parts: number of nano-batches; when the length does not divide, the first ones are longer by one (7 in 2: 4 and 3).
+        parts: number of nano-batches; when the length does not divide, the first are longer by one (7 in 2: 4 and 3).
         dim: the dimension to split.
 
     Raises:
@@ -97,23 +101,37 @@ def nano_batches(x: T, parts: int, dim: int = 0) -> Iterator[T]:
     >>> [len(o) for o in outputs]
     [4, 3]
     """
-    for index, part in enumerate(_split(x, parts, dim)):
-        with nano_batch(index):
-            yield part
+    pieces = _Pieces(x, parts, dim)
+    if torch.compiler.is_compiling():
+        for index in range(parts):
+            with nano_batch(index):
+                yield pieces.take(index)
+        return
+    turns = _Turns()
+    try:
+        for index in range(parts):
+            turns.begin(index)
+            yield pieces.take(index)
+    finally:
+        turns.end()
 
 
 def _tracing() -> bool:
     return torch.compiler.is_compiling() or fx_traceback.has_preserved_node_meta()
 
 
-@torch.compiler.assume_constant_result
-def _path(name: str) -> str:
-    """The full path of ``name`` inside the regions that are open now; a constant for Dynamo, which runs it as Python."""
+def _check_name(name: str) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise GraphError(
             f"region name {name!r}: use letters, digits and _ - [ ], with / between the levels of a path, "
             "for example 'attention' or 'moe/dispatch'"
         )
+
+
+@torch.compiler.assume_constant_result
+def _path(name: str) -> str:
+    """The full path of ``name`` inside the open regions; a constant for Dynamo, which runs this as Python."""
+    _check_name(name)
     outer = fx_traceback.get_current_meta().get("custom", {}).get(REGION_KEY)
     return f"{outer}/{name}" if outer else name
 
@@ -125,13 +143,71 @@ def _lane(index: int) -> int:
     return index
 
 
-def _split(x: T, parts: int, dim: int) -> list[T]:
-    leaves, spec = pytree.tree_flatten(x)
-    if parts < 1 or not leaves or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
-        raise GraphError(f"nano_batches takes tensors and at least one part, got {type(x).__name__} and {parts} parts")
-    length = leaves[0].shape[dim]
-    if any(leaf.shape[dim] != length for leaf in leaves) or length < parts:
-        lengths = [leaf.shape[dim] for leaf in leaves]
-        raise GraphError(f"nano_batches cannot split lengths {lengths} along dim {dim} into {parts} parts")
-    split = [leaf.tensor_split(parts, dim) for leaf in leaves]
-    return [pytree.tree_unflatten(list(part), spec) for part in zip(*split, strict=True)]
+class _Pieces(Generic[T]):
+    """What ``nano_batches`` hands out, cut only when its turn comes, so that the cut belongs to its lane."""
+
+    def __init__(self, x: T, parts: int, dim: int) -> None:
+        self._leaves, self._spec = pytrees.tree_flatten(x)
+        self._dim = dim
+        if parts < 1 or not self._leaves or not all(isinstance(leaf, torch.Tensor) for leaf in self._leaves):
+            raise GraphError(
+                f"nano_batches takes tensors and at least one part, got {type(x).__name__} and {parts} parts"
+            )
+        lengths = [leaf.shape[dim] for leaf in self._leaves]
+        if len(set(lengths)) > 1 or lengths[0] < parts:
+            raise GraphError(f"nano_batches cannot split lengths {lengths} along dim {dim} into {parts} parts")
+        self._size, self._longer = divmod(lengths[0], parts)
+
+    def take(self, index: int) -> T:
+        """Piece number ``index``."""
+        start = index * self._size + min(index, self._longer)
+        size = self._size + (index < self._longer)
+        return pytrees.tree_unflatten([leaf.narrow(self._dim, start, size) for leaf in self._leaves], self._spec)
+
+
+class _Turn(int):
+    """The lane of one turn of a loop, with the lane that holds outside of it."""
+
+    outer: int | None = None
+    over = False
+
+
+class _Turns:
+    """Sets the lane for each turn of a loop. Unlike ``with`` blocks, loops may end in any order, as in a ``zip``."""
+
+    def __init__(self) -> None:
+        self._turn: _Turn | None = None
+
+    def begin(self, index: int) -> None:
+        """Start turn ``index``, which ends the one before."""
+        if fx_traceback.has_preserved_node_meta():
+            outer = _current_lane() if self._turn is None else self._turn.outer
+            if self._turn is not None:
+                self._turn.over = True
+            self._turn = _Turn(index)
+            self._turn.outer = outer
+            _set_lane(self._turn)
+
+    def end(self) -> None:
+        """Go back to the innermost lane around the loop that has not ended itself."""
+        if self._turn is not None:
+            self._turn.over = True
+            lane: int | None = self._turn
+            while isinstance(lane, _Turn) and lane.over:
+                lane = lane.outer
+            _set_lane(lane)
+
+
+def _current_lane() -> int | None:
+    return fx_traceback.get_current_meta().get("custom", {}).get(LANE_KEY)
+
+
+def _set_lane(lane: int | None) -> None:
+    meta = fx_traceback.get_current_meta()
+    custom = {key: value for key, value in meta.get("custom", {}).items() if key != LANE_KEY}
+    if lane is not None:
+        custom[LANE_KEY] = lane
+    if custom:
+        meta["custom"] = custom
+    else:
+        meta.pop("custom", None)

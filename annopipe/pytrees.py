@@ -1,12 +1,13 @@
-"""Nested containers of values. Wraps ``torch.utils._pytree``, which PyTorch's own capture uses, so both see the same leaves."""
+"""Nested containers of values. Wraps ``torch.utils._pytree``, which PyTorch's own capture uses, with the same leaves."""
 
 from typing import Any
 
 from torch.utils._pytree import (
+    SUPPORTED_NODES,
     TreeSpec,
     tree_flatten,
-    tree_flatten_with_path,
     tree_leaves,
+    tree_structure,
     tree_unflatten,
 )
 
@@ -19,8 +20,24 @@ def leaf_paths(tree: Any, name: str) -> list[str]:
     >>> leaf_paths({"hidden": 1, "masks": (2, 3)}, "state")
     ['state.hidden', 'state.masks.0', 'state.masks.1']
     """
-    keyed, _ = tree_flatten_with_path(tree)
-    return [".".join([name, *(_key_text(key) for key in path)]) for path, _ in keyed]
+    spec = tree_structure(tree)
+    if spec.is_leaf():
+        return [name]
+    children, names = _named_children(tree, spec)
+    return [path for child, own in zip(children, names, strict=True) for path in leaf_paths(child, f"{name}.{own}")]
+
+
+def _named_children(tree: Any, spec: TreeSpec) -> tuple[list[Any], list[str]]:
+    """Children of a container and what they are called; by position where its type was registered without names."""
+    definition = SUPPORTED_NODES[spec.type]
+    if definition.flatten_with_keys_fn is not None:
+        keyed, _ = definition.flatten_with_keys_fn(tree)
+        return [child for _, child in keyed], [_key_text(key) for key, _ in keyed]
+    children, context = definition.flatten_fn(tree)
+    named = isinstance(context, (list, tuple)) and len(context) == len(children)
+    if named and all(isinstance(key, str) for key in context):
+        return list(children), list(context)
+    return list(children), [str(index) for index in range(len(children))]
 
 
 def _key_text(key: Any) -> str:

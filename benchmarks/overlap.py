@@ -36,9 +36,9 @@ _DEMO_BLOCKS = 2
 @click.option("--blocks", default="2", show_default=True, help="Blocks of the stage; several cases with commas: 1,2,4.")
 @click.option("--paced/--real", default=None, help="Only paced, or only real computation; default: both.")
 @click.option("--network", type=click.Choice([*NETWORKS, "auto"]), default="auto", show_default=True)
-@click.option("--rate", default="400mbit", show_default=True, help="Bandwidth of a rank's link, as tc writes it.")
+@click.option("--rate", default="800mbit", show_default=True, help="Bandwidth that the ranks share, as tc writes it.")
 @click.option("--ratio", default=1.0, show_default=True, help="Paced: computation over communication.")
-@click.option("--sequence", type=click.IntRange(1), default=256, show_default=True, help="Tokens per sequence.")
+@click.option("--sequence", type=click.IntRange(1), default=512, show_default=True, help="Tokens per sequence.")
 @click.option("--policy", "policies", multiple=True, help="Policies to compare; default: all that come with annopipe.")
 @click.option("--rounds", type=click.IntRange(1), default=7, show_default=True, help="Repetitions, in alternation.")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False), help="Write the results as JSON too.")
@@ -100,7 +100,7 @@ def _run_case(case: Case, ranks: int, rate: str, progress: Any) -> dict[str, Any
 
     arguments = {"args": [case.to_json()], "timeout_s": _TIMEOUT_S, "on_line": on_line}
     if case.network == "namespaces":
-        with netlab.NetLab(ranks, rate) as lab:
+        with netlab.NetLab(ranks, rate, shared=True) as lab:
             run_ranks("benchmarks.pair.worker", ranks, lab=lab, **arguments)
     else:
         run_ranks("benchmarks.pair.worker", ranks, **arguments)

@@ -30,8 +30,8 @@ __all__ = ["chained", "command"]
 
 
 @click.command("planning")
-@click.option("--nodes", default=10_000, show_default=True, help="Size of the combined graph.")
-@click.option("--rounds", default=5, show_default=True, help="Repetitions, in alternation.")
+@click.option("--nodes", type=click.IntRange(1), default=10_000, show_default=True, help="Size of the combined graph.")
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Repetitions, in alternation.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def command(nodes: int, rounds: int, *, as_json: bool) -> None:
     """Time multiplex, policy and reorder on one large graph (seconds, on one thread)."""

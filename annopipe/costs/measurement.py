@@ -22,7 +22,6 @@ from annopipe.graphs.ops import group_name, launch_of, traits
 from annopipe.graphs.process_groups import group_by_name, is_distributed
 from annopipe.graphs.regions import place
 from annopipe.graphs.stage_graph import StageGraph, body, input_nodes
-from annopipe.simulation import Network
 
 __all__ = ["LaunchCall", "measure", "record_launches"]
 
@@ -84,7 +83,7 @@ def measure(
     by_queue = {call.queue: call for call in calls.values()}
     smallest = {queue: _latency_seconds(call, repeat, warmup) for queue, call in sorted(by_queue.items())}
     latency = {key: min(transfers[key], smallest[call.queue]) for key, call in calls.items()}
-    costs = NodeCosts({**medians, **transfers}, latency, issue, _network(calls), "measured")
+    costs = NodeCosts({**medians, **transfers}, latency, issue, source="measured")
     return costs if group is None else _shared(costs, group)
 
 
@@ -181,13 +180,6 @@ def _latency_seconds(call: LaunchCall, repeat: int, warmup: int) -> float:
 
 def _group(call: LaunchCall) -> dist.ProcessGroup | None:
     return group_by_name(call.queue) if is_distributed() else None
-
-
-def _network(calls: Mapping[str, LaunchCall]) -> Network:
-    """Gloo's two worker threads move two collectives of a group at a time; NCCL and the others one."""
-    groups = [_group(call) for call in calls.values()]
-    gloo = any(group is not None and dist.get_backend(group) == "gloo" for group in groups)
-    return Network(in_flight=2 if gloo else 1)
 
 
 def _shared(costs: NodeCosts, group: dist.ProcessGroup) -> NodeCosts:

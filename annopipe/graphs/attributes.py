@@ -1,24 +1,26 @@
-"""Find what a forward changes on its module, its plain objects and the random generators, and put it back.
+"""Find what a forward changes on its module and on the plain objects that the module holds, and put it back.
 
-A graph replays tensor operations only. A value that forward keeps on ``self`` (a counter, the splits of a dispatch, a list that
-grows) would be lost or frozen, and two microbatches in flight would share it, so tracing has to know.
+A graph replays tensor operations only. A value that forward keeps on ``self`` (a counter, the splits of a dispatch, a
+list that grows) would be lost or frozen, and two microbatches in flight would share it, so tracing has to know.
 """
 
 import collections
-import contextlib
 import random
-import sys
-from collections.abc import Iterator
+import types
+import weakref
 from typing import Any
 
 import torch
 from torch import nn
 
-__all__ = ["SideEffects", "untouched_random_state"]
+from annopipe.graphs.snapshots import HoldsTensorError, object_state, snapshot
 
-_CONTAINERS = (list, dict, set, collections.deque)
-_SKIPPED_MODULES = ("torch", "builtins", "numpy", "logging", "threading", "types")
-_VALUES = (bool, int, float, complex, str, bytes, type(None))
+__all__ = ["SideEffects"]
+
+_LEAVES = (bool, int, float, complex, str, bytes, type(None), torch.Tensor, nn.Module, type)
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, property)
+_CONTAINERS = (dict, list, set, collections.deque)
+_SKIPPED_PACKAGES = ("torch", "builtins", "logging", "threading", "types")
 
 
 class SideEffects:
@@ -32,84 +34,114 @@ class SideEffects:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self._seen: dict[int, tuple[str, Any, Any]] = {}  # id -> path, object, shallow copy of its contents
-        for name, child in module.named_modules(remove_duplicate=True):
-            self._record(name, vars(child), child)
-            for table in (child._parameters, child._buffers):
-                self._seen[id(table)] = (name, table, dict(table))
+        self._seen: dict[int, tuple[str, Any, Any]] = {}  # by id: path, object, copy of what it held
+        self._own = {id(t) for t in (*module.parameters(), *module.buffers())}
+        for name, child in module.named_modules():
+            self._walk(name, child)
 
     def restore(self) -> list[str]:
-        """Put everything back as it was; returns the dotted paths that had changed."""
+        """Put everything back as it was; returns the dotted paths that had changed.
+
+        What a module keeps of its own parameters (``nn.LSTM`` lists them anew when they were moved) is put back, too,
+        but not told: it holds no value of the run.
+        """
         changed: list[str] = []
-        for path, target, contents in self._seen.values():
-            differences = list(_differences(target, contents))
-            changed += [f"{path}.{d}" if path and d else path or d for d in differences]
-            if differences:
-                _reset(target, contents)
+        for path, target, before in self._seen.values():
+            now = _contents(target)
+            told, silent = [], []
+            for key in [*before, *(key for key in now if key not in before)]:
+                if not (key in now and key in before and _same(now[key], before[key])):
+                    (silent if self._holds_parameters_only(now.get(key)) else told).append(key)
+            changed += [_join(path, key, target) for key in told]
+            if told or silent:
+                _reset(target, before)
         return sorted(dict.fromkeys(changed))
 
-    def _record(self, path: str, attributes: dict[str, Any], owner: Any) -> None:
-        kept = attributes
-        if isinstance(owner, nn.Module):
-            hidden = ("_parameters", "_buffers", "_modules", "training")
-            kept = {k: v for k, v in attributes.items() if k not in hidden and not k.endswith("_hooks")}
-        self._seen[id(attributes)] = (path, attributes, dict(attributes))
-        for key, value in kept.items():
-            self._walk(f"{path}.{key}" if path else key, value)
+    def _holds_parameters_only(self, value: Any) -> bool:
+        items = value if isinstance(value, (list, tuple)) else [value]
+        found = [item() if isinstance(item, weakref.ref) else item for item in items]
+        return any(t is not None for t in found) and all(t is None or id(t) in self._own for t in found)
 
     def _walk(self, path: str, value: Any) -> None:
-        if id(value) in self._seen or isinstance(value, (_VALUES, torch.Tensor, nn.Module, type)):
-            return
-        if isinstance(value, _CONTAINERS):
-            self._seen[id(value)] = (path, value, value.copy())
-            for index, item in value.items() if isinstance(value, dict) else enumerate(value):
-                self._walk(f"{path}[{index!r}]", item)
-        elif hasattr(value, "__dict__") and type(value).__module__.split(".")[0] not in _SKIPPED_MODULES:
-            if id(vars(value)) not in self._seen and not callable(value):
-                self._record(path, vars(value), value)
+        pending = [(path, value)]
+        while pending:
+            path, value = pending.pop()
+            if id(value) in self._seen or not _has_contents(value):
+                continue
+            contents = _contents(value)
+            self._seen[id(value)] = (path, value, contents)
+            for key, item in contents.items():
+                if not isinstance(value, nn.Module) or key not in ("_parameters", "_buffers", "_modules"):
+                    pending.append((_join(path, key, value), item))
+                elif id(item) not in self._seen:  # their items are parameters and modules of the same path
+                    self._seen[id(item)] = (path, item, _contents(item))
 
 
-@contextlib.contextmanager
-def untouched_random_state() -> Iterator[list[str]]:
-    """Restore the CPU generators of torch, Python and numpy; yields a list that then names the frozen ones that moved.
+def _has_contents(value: Any) -> bool:
+    if isinstance(value, (nn.Module, random.Random, tuple, *_CONTAINERS)) or _is_numpy(value, "ndarray", "Generator"):
+        return True
+    if isinstance(value, (*_LEAVES, *_FUNCTIONS)) or type(value).__module__.split(".")[0] in _SKIPPED_PACKAGES:
+        return False
+    return bool(object_state(value)) or hasattr(value, "__dict__")
 
-    Torch's own draws become nodes; a draw from Python's or numpy's generator would be frozen into the graph.
-    """
-    moved: list[str] = []
-    numpy_random = sys.modules.get("numpy.random")
-    torch_state, python_state = torch.get_rng_state(), random.getstate()
-    numpy_state = numpy_random.get_state() if numpy_random is not None else None
-    try:
-        yield moved
-    finally:
-        torch.set_rng_state(torch_state)
-        if random.getstate() != python_state:
-            moved.append("random")
-            random.setstate(python_state)
-        if numpy_random is not None and repr(numpy_random.get_state()) != repr(numpy_state):
-            moved.append("numpy.random")
-            numpy_random.set_state(numpy_state)
+
+def _contents(value: Any) -> dict[Any, Any]:
+    """What an object holds, as a new dictionary: attributes, items, or members of a set."""
+    if isinstance(value, dict):
+        return dict(value)
+    if isinstance(value, set):
+        return dict.fromkeys(value)
+    if isinstance(value, (list, tuple, collections.deque)):
+        return dict(enumerate(value))
+    if isinstance(value, random.Random):
+        return {"": value.getstate()}
+    if _is_numpy(value, "Generator"):
+        return {"": value.bit_generator.state}
+    if _is_numpy(value, "ndarray"):
+        return {"": value.copy()}
+    state = object_state(value)
+    if isinstance(value, nn.Module):
+        state.pop("training", None)  # modes that a forward switches are put back elsewhere
+    return state
+
+
+def _reset(target: Any, before: dict[Any, Any]) -> None:
+    if isinstance(target, (dict, set)):
+        target.clear()
+        target.update(before)
+    elif isinstance(target, (list, collections.deque)):
+        target.clear()
+        target.extend(before.values())
+    elif isinstance(target, random.Random):
+        target.setstate(before[""])
+    elif _is_numpy(target, "Generator"):
+        target.bit_generator.state = before[""]
+    elif _is_numpy(target, "ndarray"):
+        target[...] = before[""]
+    else:
+        for key in _contents(target).keys() - before.keys():
+            object.__delattr__(target, key)
+        for key, value in before.items():
+            object.__setattr__(target, key, value)
+
+
+def _join(path: str, key: Any, owner: Any) -> str:
+    """The path of an attribute or item; items of lists, sets and arrays go by the name of their container."""
+    if not isinstance(owner, dict) and not hasattr(owner, "__dict__"):
+        return path
+    text = f"[{key!r}]" if isinstance(owner, dict) and not isinstance(key, str) else str(key)
+    return f"{path}.{text}" if path and text else path or text
 
 
 def _same(a: Any, b: Any) -> bool:
-    return a is b or (type(a) is type(b) and isinstance(a, _VALUES) and bool(a == b))
+    if a is b:
+        return True
+    try:
+        return bool(snapshot(a) == snapshot(b))
+    except (HoldsTensorError, TypeError, ValueError):
+        return False
 
 
-def _differences(now: Any, before: Any) -> Iterator[str]:
-    if isinstance(before, dict):
-        for key in [*before, *(k for k in now if k not in before)]:
-            if key not in now or key not in before or not _same(now[key], before[key]):
-                yield str(key)
-    elif isinstance(before, set):
-        if now != before:
-            yield ""
-    elif len(now) != len(before) or not all(_same(a, b) for a, b in zip(now, before, strict=True)):
-        yield ""
-
-
-def _reset(target: Any, contents: Any) -> None:
-    target.clear()
-    if isinstance(target, (dict, set)):
-        target.update(contents)
-    else:
-        target.extend(contents)
+def _is_numpy(value: Any, *names: str) -> bool:
+    kind = type(value)
+    return kind.__module__.split(".")[0] == "numpy" and any(cls.__name__ in names for cls in kind.__mro__)

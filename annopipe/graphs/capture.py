@@ -1,12 +1,12 @@
 """Adapter to AOTAutograd: one module and example tensors in, one joint forward-backward FX graph with descriptors out.
 
-The only file that imports ``torch._functorch`` and ``torch._subclasses``. Source: ``torch/_functorch/aot_autograd.py``
-(``aot_export_joint_with_descriptors``) and ``torch/_functorch/_aot_autograd/descriptors.py``.
+The only file that imports ``torch._functorch``, ``torch._subclasses`` and ``torch.utils._python_dispatch``. Sources:
+``torch/_functorch/aot_autograd.py`` (``aot_export_joint_with_descriptors``) and ``_aot_autograd/descriptors.py`` there.
 """
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,16 +15,27 @@ from torch._functorch._aot_autograd import descriptors as aot
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._guards import detect_fake_mode
 from torch._subclasses import FakeTensor, FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["Described", "JointGraph", "export_joint"]
+from annopipe.graphs.eager_kernels import eager_kernels
+
+__all__ = ["Described", "ForeignTensorError", "JointGraph", "export_joint", "refusing_foreign_tensors"]
+
+_TOKENS = (
+    aot.ForwardTokenAOTInput,
+    aot.BackwardTokenAOTInput,
+    aot.ForwardTokenAOTOutput,
+    aot.BackwardTokenAOTOutput,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Described:
     """What one input or output of a joint graph is.
 
-    kind: param, buffer, input, tangent; output, mutation, grad; or other.
+    kind: param, buffer, input, tangent; output, mutation, grad; token (orders operations with effects); or other.
     target: parameter or buffer name as text, position of an argument or output as a number.
     of: for a mutation or gradient, what is mutated or differentiated; for a tangent, the output.
     """
@@ -43,11 +54,18 @@ class JointGraph:
     outputs: tuple[tuple[fx.Node | None, Described], ...]  # no node: a gradient that is always None
 
 
-def export_joint(module: nn.Module, tensors: Sequence[torch.Tensor]) -> JointGraph:
+class ForeignTensorError(Exception):
+    """A forward does to a tensor that is neither its module's nor an argument what no graph can replay."""
+
+
+def export_joint(module: nn.Module, tensors: Sequence[torch.Tensor], stays: Callable[[fx.Node], bool]) -> JointGraph:
     """Trace ``module(*tensors)`` forward and backward with fake tensors of the same shapes, strides and dtypes.
 
-    Every example becomes a fake tensor of its own, so that one tensor passed twice stays two inputs. Data-dependent sizes
-    become symbols. Gradients are traced for what requires them.
+    Every example becomes a fake tensor of its own, so that one tensor passed twice stays two inputs. Data-dependent
+    sizes become symbols. Gradients are traced for what requires them. Operations are those that eager PyTorch runs.
+
+    Args:
+        stays: which nodes stay even if nobody uses their result; AOTAutograd removes the others.
     """
     with contextlib.ExitStack() as stack:
         mode = detect_fake_mode([*tensors, *module.parameters(), *module.buffers()])
@@ -56,6 +74,8 @@ def export_joint(module: nn.Module, tensors: Sequence[torch.Tensor]) -> JointGra
         stack.enter_context(mode)
         stack.enter_context(torch.inference_mode(mode=False))
         stack.enter_context(torch.enable_grad())
+        stack.enter_context(eager_kernels())
+        stack.enter_context(_keeping(stays))
         fakes = tuple(_fake_like(t) for t in tensors)
         exported = aot_export_joint_with_descriptors(stack, module, fakes)
     graph_module = exported.graph_module
@@ -69,13 +89,71 @@ def export_joint(module: nn.Module, tensors: Sequence[torch.Tensor]) -> JointGra
     )
 
 
+@contextlib.contextmanager
+def refusing_foreign_tensors() -> Iterator[None]:
+    """While a forward is traced: refuse writes to tensors from outside, and gradients that would flow to them.
+
+    Raises:
+        ForeignTensorError: at the operation that does it, so that the traceback has the user's line.
+    """
+    with _ForeignTensors():
+        yield
+
+
+class _ForeignTensors(TorchDispatchMode):
+    supports_higher_order_operators = True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if isinstance(func, torch._ops.OpOverload):
+            schema = func._schema
+            for argument, value in zip(schema.arguments, args, strict=False):
+                _refuse(argument, value)
+            for argument in schema.arguments:
+                if kwargs and argument.name in kwargs:
+                    _refuse(argument, kwargs[argument.name])
+        return func(*args, **(kwargs or {}))
+
+
+def _refuse(argument: Any, value: Any) -> None:
+    for tensor in value if isinstance(value, (list, tuple)) else [value]:
+        if not isinstance(tensor, torch.Tensor) or isinstance(tensor, FunctionalTensor):
+            continue
+        told = f"a tensor of shape {tuple(tensor.shape)} that is neither a parameter or buffer of the module nor an argument"
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            raise ForeignTensorError(f"it changes {told}: make it a buffer")
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise ForeignTensorError(f"it uses {told} but requires grad: make it a parameter, or detach it")
+
+
 def _fake_like(tensor: torch.Tensor) -> torch.Tensor:
     device = tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
     fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
     return fake.requires_grad_(tensor.requires_grad)
 
 
+@contextlib.contextmanager
+def _keeping(stays: Callable[[fx.Node], bool]) -> Iterator[None]:
+    """Keep AOTAutograd from removing nodes that have effects it does not know of."""
+    original = fx.Graph.eliminate_dead_code
+
+    def eliminate(graph: fx.Graph, is_impure_node: Callable[[fx.Node], bool] | None = None) -> bool:
+        impure = fx.Node.is_impure if is_impure_node is None else is_impure_node
+        return original(graph, lambda node: impure(node) or stays(node))
+
+    fx.Graph.eliminate_dead_code = eliminate  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        fx.Graph.eliminate_dead_code = original  # type: ignore[method-assign]
+
+
 def _describe(descriptor: Any) -> Described:
+    if isinstance(descriptor, _TOKENS):
+        return Described("token")
     match descriptor:
         case aot.ParamAOTInput(target=target):
             return Described("param", target)
@@ -91,4 +169,6 @@ def _describe(descriptor: Any) -> Described:
             return Described("mutation", of=_describe(mutated))
         case aot.GradAOTOutput(grad_of=source):
             return Described("grad", of=_describe(source))
+        case aot.ViewBaseAOTInput(base_of=source) | aot.SyntheticBaseAOTInput(base_of=source):
+            return Described("base", of=_describe(source))
     return Described("other", "None" if descriptor is None else descriptor.expr())

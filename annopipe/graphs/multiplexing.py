@@ -16,7 +16,6 @@ from torch import fx
 
 from annopipe.errors import GraphError
 from annopipe.graphs import meta
-from annopipe.graphs.arguments import Guard
 from annopipe.graphs.meta import Placement
 from annopipe.graphs.regions import place
 from annopipe.graphs.stage_graph import StageGraph, body, input_nodes, output_nodes
@@ -52,7 +51,7 @@ def multiplex(*graphs: StageGraph, lanes: Sequence[str] | None = None) -> StageG
         [port.with_lane(lane) for lane, graph in parts for port in graph.inputs],
         [port.with_lane(lane) for lane, graph in parts for port in graph.outputs],
         attributes={f"{lane}_{name}": value for lane, graph in parts for name, value in _flat(graph.attributes)},
-        guards=[Guard(f"{lane}.{g.path}", g.value) for lane, graph in parts for g in graph.guards],
+        guards=[guard.with_lane(lane) for lane, graph in parts for guard in graph.guards],
     )
 
 

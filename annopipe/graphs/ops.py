@@ -1,6 +1,8 @@
-"""What an operation means for ordering: whether it launches, waits, reads from the device, draws random numbers or mutates.
+"""What an operation means for ordering: whether it launches, waits, reads on the host, draws random numbers or mutates.
 
 This is the one table that says which operations are understood. What is not in it is a fence: nothing moves across it.
+
+Adapter: the kinds of operators that a node can call are private names of ``torch._ops``.
 """
 
 import dataclasses
@@ -11,7 +13,17 @@ from typing import Any
 import torch
 from torch import fx
 
-__all__ = ["OpTraits", "group_name", "is_getitem", "launch_of", "traits", "view_chain", "written_arguments"]
+__all__ = [
+    "OpTraits",
+    "group_name",
+    "has_effect",
+    "is_getitem",
+    "launch_of",
+    "sharing_arguments",
+    "traits",
+    "view_chain",
+    "written_arguments",
+]
 
 _LAUNCHES = frozenset(
     f"{namespace}::{op}"
@@ -38,37 +50,79 @@ _INPLACE_LAUNCHES = frozenset(
     )
 )
 _WAITS = frozenset({"_c10d_functional::wait_tensor"})
-_HOST_READS = frozenset(
-    {
-        "aten::_local_scalar_dense",
-        "aten::item",
-        "aten::masked_select",
-        "aten::nonzero",
-        "aten::_unique2",
-        "aten::unique_dim",
-        "aten::unique_consecutive",
-        "aten::equal",
-        "aten::is_nonzero",
-    }
-)
+# Host reads by PyTorch's own tags, without those that read only for some arguments (boolean masks as indices).
+_HOST_TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+_NOT_ALWAYS_HOST = frozenset({"aten::index", "aten::repeat_interleave", "aten::one_hot"})
 _PURE_NAMESPACES = frozenset({"annopipe", "aten", "prim", "prims"})
-_PURE_HIGHER_ORDER = frozenset({"flex_attention", "flex_attention_backward", "triton_kernel_wrapper_functional"})
-_PURE_MODULES = frozenset({"_operator", "builtins", "math", "operator"})
-_EFFECTS = frozenset({"aten::_print", "aten::_assert_async", "aten::manual_seed"})
+_PURE_HIGHER_ORDER = frozenset(
+    {"cond", "flex_attention", "flex_attention_backward", "triton_kernel_wrapper_functional"}
+)
+_PURE_FUNCTIONS = frozenset(
+    getattr(operator, name)
+    for name in (
+        "abs add and_ eq floordiv ge getitem gt index inv invert is_ is_not le lshift lt mod mul ne neg not_ or_ pow rshift "
+        "sub truediv truth xor"
+    ).split()
+) | {abs, bool, divmod, float, int, len, max, min, pow, round, sum}
+# Effects and aliases that the operators' schemas do not tell.
+_EFFECTS = frozenset({"aten::_print", "aten::manual_seed", "prims::_make_token", "prims::_sink_tokens"})
+_HIDDEN_WRITES = frozenset(
+    f"aten::{name}"
+    for name in (
+        "_batch_norm_impl_index",
+        "batch_norm",
+        "batch_norm_gather_stats",
+        "batch_norm_gather_stats_with_counts",
+        "batch_norm_update_stats",
+        "cudnn_batch_norm",
+        "instance_norm",
+        "miopen_batch_norm",
+        "native_batch_norm",
+        "set_",
+    )
+)
+_HIDDEN_VIEWS = frozenset(
+    f"aten::{name}" for name in ("_unsafe_view", "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes")
+)
+_CHECKS = ("_assert", "_functional_assert", "_linalg_check_errors", "sym_constrain_range", "_functional_sym_constrain")
 _GROUP_ARGUMENTS = ("group_name", "group")
+
+Argument = tuple[int, str]  # position, name
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OpTraits:
-    """What ordering has to know of one operation; all false means a pure computation."""
+    """What ordering has to know of one operation; all false means a pure computation.
+
+    launch, wait: the halves of an asynchronous collective.  host_read: the host waits for a value of the device.
+    random: draws from a generator.  fence: not understood, or known to have effects.
+    check: yields nothing and may raise; it stays in a graph, but orders nothing.
+    view: the result is a view.  shares: arguments whose storage the result may share without being written.
+    writes: arguments that it writes to.
+    """
 
     launch: bool = False
     wait: bool = False
     host_read: bool = False
     random: bool = False
     fence: bool = False
+    check: bool = False
     view: bool = False
-    writes: tuple[int | str, ...] = ()  # positions and keywords of the arguments that it writes to
+    shares: tuple[Argument, ...] = ()
+    writes: tuple[Argument, ...] = ()
+
+
+def traits(node: fx.Node) -> OpTraits:
+    """The traits of a node. Calls of modules and methods are not understood, hence fences."""
+    if node.op == "call_function":
+        return _target_traits(node.target)
+    return OpTraits(fence=node.op in ("call_module", "call_method"))
+
+
+def has_effect(node: fx.Node) -> bool:
+    """Whether the node has to stay in its graph even if nobody uses its result."""
+    known = traits(node)
+    return known.random or known.fence or known.check or bool(known.writes)
 
 
 @functools.lru_cache(maxsize=None)
@@ -79,60 +133,63 @@ def _target_traits(target: Any) -> OpTraits:
         return OpTraits(fence=target.name() not in _PURE_HIGHER_ORDER)
     module = getattr(target, "__module__", None) or ""
     name = getattr(target, "__name__", "")
-    pure = module in _PURE_MODULES or (module.split(".")[0] == "torch" and name.lstrip("_").startswith("sym_"))
-    return OpTraits(fence=not pure)
+    symbolic = module.split(".")[0] == "torch" and name.lstrip("_").startswith("sym_")
+    return OpTraits(fence=not (target in _PURE_FUNCTIONS or module == "math" or symbolic))
 
 
 def _overload_traits(op: torch._ops.OpOverload) -> OpTraits:
-    name = op._schema.name
-    arguments = op._schema.arguments
-    writes = tuple(
-        argument.name if argument.kwarg_only else position
-        for position, argument in enumerate(arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    )
+    schema, name = op._schema, op._schema.name
+    arguments = [(position, argument.name, argument.alias_info) for position, argument in enumerate(schema.arguments)]
+    writes = tuple((position, own) for position, own, alias in arguments if alias is not None and alias.is_write)
+    shares = tuple((position, own) for position, own, alias in arguments if alias is not None and not alias.is_write)
     launch = name in _LAUNCHES or name in _INPLACE_LAUNCHES
     wait = name in _WAITS
     known = launch or wait or op.namespace in _PURE_NAMESPACES
-    aliased = any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns)
+    fence = not known or name in _EFFECTS or name in _HIDDEN_WRITES
+    view = name in _HIDDEN_VIEWS or (not writes and any(returned.alias_info is not None for returned in schema.returns))
+    if name in _HIDDEN_VIEWS or wait:
+        shares = ((0, schema.arguments[0].name),)
+    elif not (shares or writes) and (fence or _is_composite(op)):
+        shares = tuple((position, own) for position, own, _ in arguments)  # they may return an argument as it is
     return OpTraits(
         launch=launch,
         wait=wait,
-        host_read=name in _HOST_READS,
+        host_read=any(tag in op.tags for tag in _HOST_TAGS) and name not in _NOT_ALWAYS_HOST,
         random=torch.Tag.nondeterministic_seeded in op.tags,
-        fence=not known or name in _EFFECTS,
-        view=aliased and not writes,
+        fence=fence,
+        check=name.partition("::")[2].startswith(_CHECKS),
+        view=view,
+        shares=shares,
         writes=writes,
     )
 
 
-def traits(node: fx.Node) -> OpTraits:
-    """The traits of a node. Calls of modules and methods are not understood, hence fences."""
-    if node.op == "call_function":
-        return _target_traits(node.target)
-    return OpTraits(fence=node.op in ("call_module", "call_method"))
+def _is_composite(op: torch._ops.OpOverload) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
 
 
 def written_arguments(node: fx.Node) -> list[fx.Node]:
     """The nodes whose storage ``node`` writes to, per its operator's schema."""
-    written: list[fx.Node] = []
-    for key in traits(node).writes:
-        if isinstance(key, int):
-            value = node.args[key] if key < len(node.args) else None
-        else:
-            value = node.kwargs.get(key)
-        values = value if isinstance(value, (list, tuple)) else [value]
-        written += [v for v in values if isinstance(v, fx.Node)]
-    return written
+    return [n for argument in traits(node).writes for n in _nodes_at(node, argument)]
+
+
+def sharing_arguments(node: fx.Node) -> list[fx.Node]:
+    """The nodes whose storage the result of ``node`` may share: bases of views, what a wait waits for, what is written."""
+    known = traits(node)
+    if node.op in ("call_module", "call_method") or (known.fence and not (known.shares or known.writes)):
+        return list(node.all_input_nodes)
+    if is_getitem(node) and not _yields_separate_tensors(node.all_input_nodes[0]):
+        return node.all_input_nodes[:1]
+    return [n for argument in (*known.shares, *known.writes) for n in _nodes_at(node, argument)]
 
 
 def launch_of(wait: fx.Node) -> fx.Node | None:
     """The launch that a wait completes, or None: only a wait whose input is a launch waits for anything."""
     if not traits(wait).wait or not wait.all_input_nodes:
         return None
-    source = wait.all_input_nodes[0]
+    source, _ = view_chain(wait.all_input_nodes[0])
     while is_getitem(source):
-        source = source.all_input_nodes[0]
+        source, _ = view_chain(source.all_input_nodes[0])
     return source if traits(source).launch else None
 
 
@@ -152,13 +209,31 @@ def is_getitem(node: fx.Node) -> bool:
 
 
 def view_chain(node: fx.Node) -> tuple[fx.Node, list[fx.Node]]:
-    """The node whose storage ``node`` shares through view operations (itself when it is no view), and the other values,
-    such as sizes, that making the view again takes."""
+    """The node whose storage ``node`` shares through view operations (itself when it is no view).
+
+    Also returns the other values, such as sizes, that making the view again takes.
+    """
     others: list[fx.Node] = []
     while node.all_input_nodes:
-        source, *rest = node.all_input_nodes
-        if not (traits(node).view or (is_getitem(node) and traits(source).view)):
+        source = node.all_input_nodes[0]
+        if traits(node).view:
+            source = sharing_arguments(node)[0]
+        elif not (is_getitem(node) and traits(source).view):
             break
-        others += rest
+        others += [n for n in node.all_input_nodes if n is not source]
         node = source
     return node, others
+
+
+def _nodes_at(node: fx.Node, argument: Argument) -> list[fx.Node]:
+    position, name = argument
+    value = node.args[position] if position < len(node.args) else node.kwargs.get(name)
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return [v for v in values if isinstance(v, fx.Node)]
+
+
+def _yields_separate_tensors(node: fx.Node) -> bool:
+    """Whether ``node`` is an operation that makes several new tensors."""
+    known = traits(node)
+    is_operation = node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload)
+    return is_operation and not (known.shares or known.writes or known.fence or known.launch)

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
+from annopipe import pytrees
 from annopipe.errors import GraphError
 from annopipe.graphs.arguments import TARGET, Arguments, Guard, flatten_arguments
 from annopipe.graphs.backward_split import split_backward
@@ -24,7 +24,7 @@ class OutputLayout:
     paths: tuple[str, ...]
     tensors: tuple[str, ...]
     constants: tuple[Guard, ...]
-    spec: pytree.TreeSpec | None
+    spec: pytrees.TreeSpec | None
     has_loss: bool = False
 
 
@@ -96,7 +96,7 @@ class StageGraphs:
         """What the module's forward would have returned, put together from the output ports."""
         constants = {guard.path: guard.value for guard in self.layout.constants}
         leaves = [values[path] if path in self.layout.tensors else constants[path] for path in self.layout.paths]
-        return pytree.tree_unflatten(leaves, self.layout.spec)
+        return pytrees.tree_unflatten(leaves, self.layout.spec)
 
     def write_buffers(self, module: nn.Module, values: Mapping[str, Any]) -> None:
         """Write the buffer updates of one run of the forward graph into the module: once for every run."""

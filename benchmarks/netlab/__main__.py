@@ -36,11 +36,12 @@ def show_sweep() -> None:
 @click.option("--ranks", default=2, show_default=True)
 @click.option("--rate", default="400mbit", show_default=True)
 @click.option("--burst", default="16kb", show_default=True)
+@click.option("--shared/--own", default=False, show_default=True, help="one limit for all ranks, or one for each")
 @click.option("--timeout", "timeout_s", default=3600.0, show_default=True, help="seconds")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def run(ranks: int, rate: str, burst: str, timeout_s: float, command: tuple[str, ...]) -> None:
+def run(ranks: int, rate: str, burst: str, timeout_s: float, command: tuple[str, ...], *, shared: bool) -> None:
     """Run COMMAND on every rank, with torchrun's environment variables; print what each rank printed."""
-    with NetLab(ranks, rate, burst) as lab:
+    with NetLab(ranks, rate, burst, shared=shared) as lab:
         commands = [lab.command(rank, command) for rank in range(ranks)]
         environments = [rank_environment(rank, ranks, lab, _PORT) for rank in range(ranks)]
         outputs = run_group(

@@ -24,14 +24,14 @@ class Case:
     """
 
     blocks: int = 2
-    batch: int = 2
-    sequence: int = 256
+    batch: int = 1
+    sequence: int = 512
     hidden: int = 256
     expert_hidden: int = 256
     experts: int = 8
     top_k: int = 2
     network: NetworkKind = "loopback"
-    rate_bytes_per_s: float = 50e6
+    rate_bytes_per_s: float = 100e6
     paced: bool = False
     ratio: float = 1.0
     policies: tuple[str, ...] = ("sequential", "alternate", "list")

@@ -19,7 +19,7 @@ _HEADERS = (
     "hidden",
 )
 _NETWORKS = {
-    "namespaces": "network namespaces, rate-limited",
+    "namespaces": "network namespaces, one rate-limited medium",
     "emulated": "emulated network",
     "loopback": "loopback, not limited",
     "nccl": "NCCL",

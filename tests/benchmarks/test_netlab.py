@@ -102,6 +102,24 @@ def test_a_slow_rate_is_achieved_too() -> None:
 
 
 @pytest.mark.root
+def test_a_shared_medium_limits_all_ranks_together() -> None:
+    size = 4 << 20
+    with NetLab(4, rate="200mbit", shared=True) as lab:
+        alone = max(bytes_per_s(lab, [size] * 2)) / lab.bytes_per_s
+        listen = [lab.command(rank, [sys.executable, "-c", RECEIVER, lab.address(rank)]) for rank in (1, 3)]
+        receivers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in listen]
+        assert [r.stdout.readline() for r in receivers if r.stdout] == ["listening\n"] * 2
+        pairs = ((0, 1), (2, 3))
+        send = [lab.command(a, [sys.executable, "-c", SENDER, lab.address(b), str(size)]) for a, b in pairs]
+        started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in send]
+        together = sum(float(process.communicate()[0]) for process in started) / lab.bytes_per_s
+        for receiver in receivers:
+            receiver.communicate()
+    assert 0.9 < alone < 1.05
+    assert together < 1.5, "two pairs get no more than one"
+
+
+@pytest.mark.root
 def test_each_rank_has_its_address_and_reaches_the_others() -> None:
     with NetLab(3) as lab:
         for rank in range(3):

@@ -13,9 +13,7 @@ import annopipe as ap
 def same(a: Any, b: Any) -> bool:
     """Bitwise equality of two leaves (NaN equals NaN)."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a.isnan(), b.isnan()) and torch.equal(
-            torch.nan_to_num(a), torch.nan_to_num(b)
-        )
+        return a.dtype == b.dtype and a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
     return type(a) is type(b) and bool(a == b)
 
 
@@ -24,7 +22,13 @@ def assert_same(found: Any, expected: Any, what: str = "") -> None:
     expected_leaves, expected_spec = pytree.tree_flatten(expected)
     assert found_spec == expected_spec, f"{what}: {found_spec} is not {expected_spec}"
     for index, (a, b) in enumerate(zip(found_leaves, expected_leaves, strict=True)):
-        assert same(a, b), f"{what}[{index}]: {a} is not {b}"
+        assert same(a, b), f"{what}[{index}] differs: {_difference(a, b)}"
+
+
+def _difference(a: Any, b: Any) -> str:
+    if isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape and a.dtype == b.dtype:
+        return f"{a.dtype} {tuple(a.shape)}, by at most {(a - b).abs().max() if a.numel() and a.dtype != torch.bool else ''}"
+    return f"{a} and {b}"
 
 
 def fresh(tree: Any) -> Any:

@@ -69,7 +69,11 @@ def test_a_user_policy_may_return_indices_nodes_or_names(form: str, pair: tuple[
     both, values = pair
 
     def mine(problem: ap.OverlapProblem) -> list:
-        by_form = {"indices": range(len(problem.nodes)), "nodes": problem.nodes, "names": [n.name for n in problem.nodes]}
+        by_form = {
+            "indices": range(len(problem.nodes)),
+            "nodes": problem.nodes,
+            "names": [n.name for n in problem.nodes],
+        }
         return list(by_form[form])
 
     plan = ap.overlap(both, policy=mine)
@@ -78,7 +82,9 @@ def test_a_user_policy_may_return_indices_nodes_or_names(form: str, pair: tuple[
     assert _run(plan, values).keys() == both(values).keys()
 
 
-def test_registered_policy_is_found_by_name_and_a_second_of_that_name_is_refused(pair: tuple[ap.StageGraph, dict]) -> None:
+def test_registered_policy_is_found_by_name_and_a_second_of_that_name_is_refused(
+    pair: tuple[ap.StageGraph, dict],
+) -> None:
     both, _ = pair
 
     def given_name(problem: ap.OverlapProblem) -> object:

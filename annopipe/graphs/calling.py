@@ -1,0 +1,107 @@
+"""The call of a module as tracing makes it: flat tensors in, flat tensors out, and nothing else changed.
+
+needs       a module, its arguments by path, and the loss function and target of a last stage.
+does        puts the arguments together again, runs forward (and the loss), flattens what it returned.
+guarantees  what forward changed on the module is put back and refused; every output is a tensor of its own, since
+            AOTAutograd leaves outputs that are views out of the graph (cleanup takes these copies out again).
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.fx.traceback as fx_traceback
+from torch import nn
+
+from annopipe import pytrees
+from annopipe.errors import CaptureError
+from annopipe.graphs.arguments import Arguments, Guard
+from annopipe.graphs.attributes import SideEffects
+from annopipe.graphs.capture import refusing_foreign_tensors
+from annopipe.graphs.cleanup import BOUNDARY_KEY
+from annopipe.graphs.random_state import noticed_draws
+from annopipe.graphs.stage_graphs import OutputLayout
+
+__all__ = ["INNER", "TracedCall"]
+
+INNER = "stage"  # the module's name inside a TracedCall
+
+
+class TracedCall(nn.Module):
+    """Calls the module on flat tensors. Tracing runs it more than once; the attributes tell of the last run.
+
+    Attributes:
+        layout: how the module's result is put together from outputs.
+        moved: what forward did to random generators outside of the graph.
+    """
+
+    def __init__(
+        self, module: nn.Module, arguments: Arguments, loss_fn: Callable[..., Any] | None, target: Arguments
+    ) -> None:
+        super().__init__()
+        self.add_module(INNER, module)
+        self._arguments = arguments
+        self._target = target
+        self._loss_fn = loss_fn
+        self._runs = 0
+        self.layout = OutputLayout((), (), (), None)
+        self.moved: list[str] = []
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Run the module on its tensors, then the loss on the target's, which follow them."""
+        own = dict(zip(self._arguments.paths, tensors, strict=False))
+        targets = dict(zip(self._target.paths, tensors[len(own) :], strict=True))
+        first, self._runs = self._runs == 0, self._runs + 1
+        with refusing_foreign_tensors() if first else contextlib.nullcontext(), noticed_draws() as moved:
+            result, loss = self._run(own, targets)
+            self.moved = moved()
+        return self._flatten(result, loss)
+
+    def _run(self, own: dict[str, Any], targets: dict[str, Any]) -> tuple[Any, torch.Tensor | None]:
+        module = self.get_submodule(INNER)
+        call = self._arguments.rebuild(own)
+        with _put_back(module):
+            result = module(*call.args, **call.kwargs)
+            loss = None if self._loss_fn is None else self._loss_fn(result, *self._target.rebuild(targets).args)
+        if self._loss_fn is not None and (not isinstance(loss, torch.Tensor) or loss.dim() != 0):
+            raise CaptureError("loss_fn returns one scalar tensor; add up a per-token loss inside it")
+        if changed := self._arguments.changed(call, own):
+            raise CaptureError(
+                f"{type(module).__name__}.forward changes what argument {', '.join(changed)} holds: a graph cannot replay "
+                "that; return the value instead"
+            )
+        return result, loss
+
+    def _flatten(self, result: Any, loss: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+        leaves, spec = pytrees.tree_flatten(result)
+        paths = pytrees.leaf_paths(result, "output")
+        for path, leaf in zip(paths, leaves, strict=True):
+            if isinstance(leaf, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+                raise CaptureError(f"{path} is a number that depends on data: return it as a tensor")
+        tensors = {path: leaf for path, leaf in zip(paths, leaves, strict=True) if isinstance(leaf, torch.Tensor)}
+        constants = tuple(Guard.of(p, leaf) for p, leaf in zip(paths, leaves, strict=True) if p not in tensors)
+        self.layout = OutputLayout(tuple(paths), tuple(tensors), constants, spec, has_loss=loss is not None)
+        outputs = list(tensors.values()) if loss is None else [loss, *(t.detach() for t in tensors.values())]
+        with fx_traceback.annotate({BOUNDARY_KEY: True}):
+            return tuple(output.clone() for output in outputs)
+
+
+@contextlib.contextmanager
+def _put_back(module: nn.Module) -> Iterator[None]:
+    """Undo what happens to the module's attributes inside, also on an exception.
+
+    Raises:
+        CaptureError: something had changed.
+    """
+    before = SideEffects(module)
+    try:
+        yield
+    except BaseException:
+        before.restore()
+        raise
+    if changed := before.restore():
+        raise CaptureError(
+            f"{type(module).__name__}.forward changes {', '.join(changed)} on the module: a graph cannot replay that, and "
+            "two microbatches in flight would share it; return the value from forward, or update a buffer in place"
+        )

@@ -1,0 +1,117 @@
+"""The command line: help at once and without torch, region tables of real files, messages instead of tracebacks."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MODEL = """
+import torch
+from torch import nn
+import annopipe as ap
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+    def forward(self, x):
+        with ap.region("linear"):
+            return self.linear(x)
+
+def build():
+    return Model(), (torch.ones(2, 4, requires_grad=True),)
+
+def wrong():
+    return 3
+
+class NeedsSize(nn.Linear):
+    pass
+
+class Branch(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+"""
+
+
+def _annopipe(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "annopipe.cli", *arguments], capture_output=True, text=True, check=False, cwd=cwd
+    )
+
+
+@pytest.fixture(name="model")
+def _model(tmp_path: Path) -> Path:
+    path = tmp_path / "model.py"
+    path.write_text(MODEL)
+    return path
+
+
+@pytest.mark.parametrize("command", [[], ["bench"], ["bench", "overlap"], ["inspect"], ["doctor"]])
+def test_help_answers_without_importing_torch(command: list[str]) -> None:
+    program = (
+        "import sys, annopipe.cli\n"
+        "try:\n"
+        f"    annopipe.cli.main({[*command, '--help']!r})\n"
+        "finally:\n"
+        "    sys.exit(3 if 'torch' in sys.modules else 0)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "Usage:" in result.stdout
+
+
+def test_inspect_prints_the_regions_of_a_file(model: Path) -> None:
+    result = _annopipe("inspect", f"{model}:build")
+    assert result.returncode == 0, result.stderr
+    assert "linear" in result.stdout
+    assert "weight_grad" in result.stdout
+
+
+def test_inspect_prints_nodes_and_json(model: Path) -> None:
+    result = _annopipe("inspect", f"{model}:Model", "--input", "2,4", "--graph", "backward", "--json")
+    rows = json.loads(result.stdout)["backward"]
+    assert {row["region"] for row in rows} == {"linear"}
+    assert {row["phase"] for row in rows} == {"input_grad", "weight_grad"}
+    table = _annopipe("inspect", f"{model}:Model", "--input", "2,4", "--graph", "forward", "--nodes").stdout
+    assert "addmm" in table
+
+
+def test_inspect_reads_a_module_by_name() -> None:
+    assert _annopipe("inspect", "torch.nn:Tanh", "--input", "2,3").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing"], "write package.module:name or path/to/file.py:name"),
+        (["no.such:thing"], "cannot import no.such"),
+        (["gone.py:build"], "no Python file gone.py"),
+        (["torch.nn:Nothing", "--input", "2"], "torch.nn has no Nothing"),
+        (["torch.nn:Tanh"], "give an example input"),
+        (["torch.nn:Tanh", "--input", "2,x"], "write a shape"),
+        (["torch.nn:Tanh", "--input", "2:float99"], "write a shape"),
+        (["torch.nn:Linear", "--input", "2"], "cannot be called without arguments"),
+        (["MODEL:wrong"], "returned int"),
+        (["MODEL:Branch", "--input", "2,4"], "cannot trace Branch"),
+    ],
+)
+def test_inspect_says_what_is_wrong(arguments: list[str], message: str, model: Path) -> None:
+    result = _annopipe("inspect", *(a.replace("MODEL", str(model)) for a in arguments), cwd=model.parent)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_doctor_names_what_is_there_and_what_is_missing() -> None:
+    found = {finding["what"]: finding for finding in json.loads(_annopipe("doctor", "--json").stdout)}
+    assert found["python"]["ok"]
+    assert {"torch", "gloo", "rate-limited network", "GPU", "NCCL"} <= set(found)
+    assert "python" in _annopipe("doctor").stdout
+
+
+def test_unknown_command_is_refused() -> None:
+    result = _annopipe("dance")
+    assert result.returncode == 2
+    assert "No such command 'dance'" in result.stderr
