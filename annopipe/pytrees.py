@@ -1,4 +1,4 @@
-"""Nested containers of values. Wraps ``torch.utils._pytree``, which PyTorch's own capture uses, with the same leaves."""
+"""Nested containers of values. Wraps ``torch.utils._pytree``, which PyTorch's own capture uses: the same leaves."""
 
 from typing import Any
 

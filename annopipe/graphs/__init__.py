@@ -1,0 +1,1 @@
+"""The FX graphs of one pipeline stage, and every pass over them."""

@@ -43,8 +43,8 @@ class Guard:
             return cls(path, value, snapshot(value), reprlib.repr(value))
         except HoldsTensorError as error:
             raise CaptureError(
-                f"{path} is a {type(value).__name__} and holds a tensor or a module ({path}{error.path}), which the graph "
-                "would freeze: pass tensors directly or in tuples, lists, dicts and registered dataclasses "
+                f"{path} is a {type(value).__name__} and holds a tensor or a module ({path}{error.path}), which the "
+                "graph would freeze: pass tensors directly or in tuples, lists, dicts and registered dataclasses "
                 "(torch.utils._pytree.register_dataclass), and make modules submodules"
             ) from None
 
@@ -103,7 +103,8 @@ class Arguments:
         if other.order != self.order or other.spec != self.spec:
             differing = sorted(set(other.order) ^ set(self.order)) or [str(other.spec)]
             raise CaptureError(
-                f"the call has another structure than the traced one (it differs at {', '.join(differing)}): trace again"
+                "the call has another structure than the traced one "
+                f"(it differs at {', '.join(differing)}): trace again"
             )
         tensors = dict(zip(other.paths, other.tensors, strict=True))
         constants = {guard.path: guard.value for guard in other.guards}
@@ -112,8 +113,8 @@ class Arguments:
         for path in self.paths:
             if path not in tensors:
                 raise CaptureError(
-                    f"argument {path} was a tensor when the module was traced and is {reprlib.repr(constants[path])} now: "
-                    "trace again"
+                    f"argument {path} was a tensor when the module was traced and is "
+                    f"{reprlib.repr(constants[path])} now: trace again"
                 )
         return tensors
 
@@ -121,7 +122,7 @@ class Arguments:
 def flatten_arguments(
     signature: inspect.Signature, what: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Arguments:
-    """Name every leaf of a call after the parameter that receives it: "x", "masks.0", "batch.labels"; defaults included.
+    """Name every leaf of a call, defaults included, after the parameter that gets it: "x", "masks.0", "batch.labels".
 
     Args:
         signature: of the function that is called.

@@ -48,7 +48,8 @@ class SideEffects:
         changed: list[str] = []
         for path, target, before in self._seen.values():
             now = _contents(target)
-            told, silent = [], []
+            told: list[Any] = []
+            silent: list[Any] = []
             for key in [*before, *(key for key in now if key not in before)]:
                 if not (key in now and key in before and _same(now[key], before[key])):
                     (silent if self._holds_parameters_only(now.get(key)) else told).append(key)

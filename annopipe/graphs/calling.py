@@ -2,8 +2,9 @@
 
 needs       a module, its arguments by path, and the loss function and target of a last stage.
 does        puts the arguments together again, runs forward (and the loss), flattens what it returned.
-guarantees  what forward changed on the module is put back and refused; every output is a tensor of its own, since
-            AOTAutograd leaves outputs that are views out of the graph (cleanup takes these copies out again).
+guarantees  what forward changed on the module is put back and refused; tied parameters are one tensor, whose gradients
+            add up in autograd's order; every output is a tensor of its own, since AOTAutograd leaves outputs that are
+            views out of the graph (cleanup takes these copies out again).
 """
 
 import contextlib
@@ -45,7 +46,8 @@ class TracedCall(nn.Module):
         self._target = target
         self._loss_fn = loss_fn
         self._runs = 0
-        self.layout = OutputLayout((), (), (), None)
+        self._tied = _tied(module)
+        self.layout = OutputLayout((), (), (), pytrees.tree_flatten(())[1])
         self.moved: list[str] = []
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -61,15 +63,15 @@ class TracedCall(nn.Module):
     def _run(self, own: dict[str, Any], targets: dict[str, Any]) -> tuple[Any, torch.Tensor | None]:
         module = self.get_submodule(INNER)
         call = self._arguments.rebuild(own)
-        with _put_back(module):
+        with _joined(self._tied), _put_back(module):
             result = module(*call.args, **call.kwargs)
             loss = None if self._loss_fn is None else self._loss_fn(result, *self._target.rebuild(targets).args)
         if self._loss_fn is not None and (not isinstance(loss, torch.Tensor) or loss.dim() != 0):
             raise CaptureError("loss_fn returns one scalar tensor; add up a per-token loss inside it")
         if changed := self._arguments.changed(call, own):
             raise CaptureError(
-                f"{type(module).__name__}.forward changes what argument {', '.join(changed)} holds: a graph cannot replay "
-                "that; return the value instead"
+                f"{type(module).__name__}.forward changes what argument {', '.join(changed)} holds: "
+                "a graph cannot replay that; return the value instead"
             )
         return result, loss
 
@@ -87,6 +89,36 @@ class TracedCall(nn.Module):
             return tuple(output.clone() for output in outputs)
 
 
+Place = tuple[dict[str, Any], str]  # a module's table of parameters or buffers, and a name in it
+
+
+def _tied(module: nn.Module) -> list[tuple[Place, Place]]:
+    """Places that hold one tensor: each further one, with the first."""
+    first: dict[int, Place] = {}
+    tied = []
+    for child in module.modules():
+        for table in (child._parameters, child._buffers):
+            for name, tensor in table.items():
+                if tensor is not None:
+                    table_of_first, _ = place = first.setdefault(id(tensor), (table, name))
+                    if table_of_first is not table or place[1] != name:
+                        tied.append(((table, name), place))
+    return tied
+
+
+@contextlib.contextmanager
+def _joined(tied: list[tuple[Place, Place]]) -> Iterator[None]:
+    """Have tied places hold one tensor again; AOTAutograd puts a tensor of its own into each."""
+    apart = [table[name] for (table, name), _ in tied]
+    try:
+        for (table, name), (first_table, first_name) in tied:
+            table[name] = first_table[first_name]
+        yield
+    finally:
+        for ((table, name), _), tensor in zip(tied, apart, strict=True):
+            table[name] = tensor
+
+
 @contextlib.contextmanager
 def _put_back(module: nn.Module) -> Iterator[None]:
     """Undo what happens to the module's attributes inside, also on an exception.
@@ -102,6 +134,6 @@ def _put_back(module: nn.Module) -> Iterator[None]:
         raise
     if changed := before.restore():
         raise CaptureError(
-            f"{type(module).__name__}.forward changes {', '.join(changed)} on the module: a graph cannot replay that, and "
-            "two microbatches in flight would share it; return the value from forward, or update a buffer in place"
+            f"{type(module).__name__}.forward changes {', '.join(changed)} on the module: a graph cannot replay that, "
+            "and two microbatches in flight would share it; return the value from forward, or update a buffer in place"
         )

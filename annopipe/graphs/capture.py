@@ -96,7 +96,7 @@ def refusing_foreign_tensors() -> Iterator[None]:
     Raises:
         ForeignTensorError: at the operation that does it, so that the traceback has the user's line.
     """
-    with _ForeignTensors():
+    with _ForeignTensors():  # type: ignore[no-untyped-call]
         yield
 
 
@@ -105,6 +105,7 @@ class _ForeignTensors(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
+        """Whether torch.compile inside stays as it is."""
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -122,7 +123,7 @@ def _refuse(argument: Any, value: Any) -> None:
     for tensor in value if isinstance(value, (list, tuple)) else [value]:
         if not isinstance(tensor, torch.Tensor) or isinstance(tensor, FunctionalTensor):
             continue
-        told = f"a tensor of shape {tuple(tensor.shape)} that is neither a parameter or buffer of the module nor an argument"
+        told = f"a tensor of shape {tuple(tensor.shape)} that is neither the module's nor an argument"
         if argument.alias_info is not None and argument.alias_info.is_write:
             raise ForeignTensorError(f"it changes {told}: make it a buffer")
         if tensor.requires_grad and torch.is_grad_enabled():
@@ -144,7 +145,7 @@ def _keeping(stays: Callable[[fx.Node], bool]) -> Iterator[None]:
         impure = fx.Node.is_impure if is_impure_node is None else is_impure_node
         return original(graph, lambda node: impure(node) or stays(node))
 
-    fx.Graph.eliminate_dead_code = eliminate  # type: ignore[method-assign]
+    fx.Graph.eliminate_dead_code = eliminate  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:

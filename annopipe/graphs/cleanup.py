@@ -27,7 +27,7 @@ def clean_joint_graph(graph: fx.Graph) -> None:
             node.replace_all_uses_with(node.all_input_nodes[0])
             graph.erase_node(node)
         elif node.target is _aten.view.default:
-            # A kernel may return other strides than its fake (dropout's backward on a transposed tensor): view would fail.
+            # A kernel may return other strides than its fake (dropout's backward, transposed): view would fail.
             node.target = _aten.reshape.default
 
 

@@ -90,7 +90,8 @@ class Names:
     def _mutation_error(self, changed: Described) -> CaptureError:
         if changed.kind == "buffer":
             return CaptureError(
-                f"forward updates {self._called(changed)} with a value that requires grad: update it under torch.no_grad()"
+                f"forward updates {self._called(changed)} with a value that requires grad: "
+                "update it under torch.no_grad()"
             )
         return CaptureError(
             f"forward changes {self._called(changed)} in place: a stage may only update its buffers; "

@@ -1,8 +1,9 @@
 """Have operations traced as eager PyTorch runs them.
 
-Adapter to PyTorch's Python dispatcher (``py_kernels`` of operators, ``torch/_ops.py``), which only tracing uses: it holds
-formulas for interpolation, recurrent layers and dropout that round differently from eager (``torch/_decomp/decompositions.py``), and its
-functional form of ``bernoulli_`` fills memory in another order when the tensor is not contiguous.
+Adapter to PyTorch's Python dispatcher (``py_kernels`` of operators, ``torch/_ops.py``), which only tracing uses: it
+holds formulas for interpolation, recurrent layers and dropout that round differently from eager
+(``torch/_decomp/decompositions.py``), and its functional form of ``bernoulli_`` fills memory in another order when the
+tensor is not contiguous.
 """
 
 import contextlib

@@ -14,7 +14,7 @@ from torch import fx
 
 from annopipe.errors import CaptureError
 from annopipe.graphs.capture import JointGraph
-from annopipe.graphs.ops import is_getitem
+from annopipe.graphs.ops import is_getitem, is_operator
 
 __all__ = ["without_tokens"]
 
@@ -48,8 +48,9 @@ def without_tokens(joint: JointGraph) -> JointGraph:
 
 
 def _call_directly(graph: fx.Graph, node: fx.Node) -> None:
+    operation: Any
     _, operation, *arguments = node.args
-    if not isinstance(operation, torch._ops.OpOverload) or operation.namespace == "c10d":
+    if not is_operator(operation) or operation.namespace == "c10d":
         raise CaptureError(
             f"forward calls {operation}, whose effect cannot be part of a graph; for communication use "
             "torch.distributed._functional_collectives (all_reduce instead of dist.all_reduce)"

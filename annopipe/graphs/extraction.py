@@ -9,7 +9,9 @@ guarantees  the source is unchanged; every input port of the result is used; ord
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+import torch
 from torch import fx
 
 from annopipe.errors import GraphError
@@ -18,7 +20,7 @@ from annopipe.graphs.ops import is_getitem, traits
 from annopipe.graphs.ports import Port
 from annopipe.graphs.stage_graph import StageGraph, copy_nodes, input_nodes, output_nodes
 
-__all__ = ["ancestors", "extract"]
+__all__ = ["Endpoint", "ancestors", "extract", "saved_port"]
 
 Endpoint = tuple[Port, fx.Node]
 
@@ -38,22 +40,14 @@ def extract(
         keep: nodes to keep although no output needs them (operations with effects).
 
     Raises:
-        GraphError: an unknown output, or a cut through a launch or a tuple, whose value no port can carry.
+        GraphError: an unknown output, a node of another graph, or a cut through a launch or a tuple, whose value no
+            port can carry.
     """
-    results = dict(zip((port.name for port in source.outputs), output_nodes(source.graph), strict=True))
-    by_name = {port.name: port for port in source.outputs}
-    kept: list[tuple[Port, object]] = []
-    for item in outputs:
-        if isinstance(item, str):
-            if item not in by_name:
-                raise GraphError(f"extract: no output port {item!r}; there are {', '.join(by_name)}")
-            kept.append((by_name[item], results[item]))
-        else:
-            kept.append(item)
+    kept = [_endpoint(source, item) for item in outputs]
     supplied = {node: port for port, node in inputs}
-    for node in [*supplied, *(node for _, node in kept if isinstance(node, fx.Node))]:
-        _refuse_uncarriable(node)
     roots = [node for _, node in kept if isinstance(node, fx.Node)]
+    for node in [*supplied, *roots]:
+        _refuse_uncarriable(source, node)
     needed = ancestors([*roots, *keep], stop=supplied)
 
     graph, environment, ports = fx.Graph(), dict[fx.Node, fx.Node](), list[Port]()
@@ -82,7 +76,24 @@ def ancestors(nodes: Iterable[fx.Node], *, stop: Iterable[fx.Node] = ()) -> set[
     return found
 
 
-def _refuse_uncarriable(node: fx.Node) -> None:
+def saved_port(node: fx.Node, source: str) -> Port:
+    """The port of a value that crosses from one graph to another: "saved" for a tensor, "size" for a number."""
+    fake = meta.value(node)
+    return Port.of("saved" if isinstance(fake, torch.Tensor) else "size", source, fake)
+
+
+def _endpoint(source: StageGraph, item: str | Endpoint) -> tuple[Port, Any]:
+    if not isinstance(item, str):
+        return item
+    for port, node in zip(source.outputs, output_nodes(source.graph), strict=True):
+        if port.name == item:
+            return port, node
+    raise GraphError(f"extract: no output port {item!r}; there are {', '.join(port.name for port in source.outputs)}")
+
+
+def _refuse_uncarriable(source: StageGraph, node: fx.Node) -> None:
+    if node.graph is not source.graph:
+        raise GraphError(f"extract: {node.name} is a node of another graph")
     if traits(node).launch:
         raise GraphError(f"cut at the launch {node.name}: its value is not ready; cut at its wait")
     if isinstance(meta.value(node), (list, tuple)) and not is_getitem(node):

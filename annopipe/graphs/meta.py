@@ -61,7 +61,7 @@ def tag_region(node: fx.Node) -> str:
 
 
 def tag_kind(node: fx.Node) -> str:
-    """ "comm" inside ``ap.comm``, "compute" inside ``ap.region``, "" outside."""
+    """Returns "comm" inside ``ap.comm``, "compute" inside ``ap.region``, "" outside."""
     return str(custom_tags(node).get(KIND_KEY, ""))
 
 

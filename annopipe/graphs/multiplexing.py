@@ -1,13 +1,14 @@
 """``multiplex``: the one way in which graphs are combined.
 
 needs       stage graphs; one lane name for each.
-does        puts their nodes side by side in one graph, ports prefixed by the lane ("F.input.x"), without any dependency between
-            lanes. The graph is built when it is first needed, and once for every plan, so that a plan may relink its own.
+does        puts their nodes side by side in one graph, ports prefixed by the lane ("F.input.x"), without any dependency
+            between lanes. The graph is built when first needed, and once for every plan, which may relink its own.
 guarantees  running it is running the graphs one after the other; every node keeps its tags and knows its lane.
 
     F: x -> y        B: s, t -> dx        multiplex(F, B): F.x, B.s, B.t -> F.y, B.dx
 """
 
+import dataclasses
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +17,6 @@ from torch import fx
 
 from annopipe.errors import GraphError
 from annopipe.graphs import meta
-from annopipe.graphs.meta import Placement
 from annopipe.graphs.regions import place
 from annopipe.graphs.stage_graph import StageGraph, body, input_nodes, output_nodes
 
@@ -31,26 +31,31 @@ def multiplex(*graphs: StageGraph, lanes: Sequence[str] | None = None) -> StageG
     Program order is the order of the arguments: a policy that does not reorder runs the first graph, then the second.
 
     Args:
-        lanes: one name per graph, letters and digits; default "F", "B" ... are not guessed: without names, "L0", "L1", ...
+        lanes: one name per graph, a letter and then letters, digits or _; "L0", "L1" and so on if left out.
 
     Raises:
         GraphError: no graph, or lane names that are too few, malformed or repeated.
     """
     names = [f"L{index}" for index in range(len(graphs))] if lanes is None else list(lanes)
     if not graphs or len(names) != len(graphs) or len(set(names)) != len(names):
-        raise GraphError(f"multiplex takes one distinct lane name per graph, got {len(graphs)} graphs and lanes {names}")
+        raise GraphError(
+            f"multiplex takes one distinct lane name per graph, got {len(graphs)} graphs and lanes {names}"
+        )
     for name in names:
         if not isinstance(name, str) or not _LANE.fullmatch(name):
             raise GraphError(f"lane {name!r}: use a letter followed by letters, digits or _")
     parts = list(zip(names, graphs, strict=True))
     for _, graph in parts:
-        if any(meta.placement(node) is None for node in body(graph.graph)):
-            place(graph)
+        place(graph)
     return StageGraph(
         lambda: _union(parts),
         [port.with_lane(lane) for lane, graph in parts for port in graph.inputs],
         [port.with_lane(lane) for lane, graph in parts for port in graph.outputs],
-        attributes={f"{lane}_{name}": value for lane, graph in parts for name, value in _flat(graph.attributes)},
+        attributes={
+            _attribute_name(number, name): value
+            for number, (_, graph) in enumerate(parts)
+            for name, value in graph.attributes.items()
+        },
         guards=[guard.with_lane(lane) for lane, graph in parts for guard in graph.guards],
     )
 
@@ -65,11 +70,11 @@ def _union(parts: list[tuple[str, StageGraph]]) -> fx.Graph:
             environment[node].meta = dict(node.meta)
         environments.append(environment)
     results: list[Any] = []
-    for (lane, part), environment in zip(parts, environments, strict=True):
+    for number, ((lane, part), environment) in enumerate(zip(parts, environments, strict=True)):
         for node in body(part.graph):
             copy = environment[node] = graph.node_copy(node, environment.__getitem__)
             if copy.op == "get_attr":
-                copy.target = f"{lane}_{str(node.target).replace('.', '_')}"
+                copy.target = _attribute_name(number, str(node.target))
             _place_in_lane(copy, lane)
         results += [environment[n] if isinstance(n, fx.Node) else n for n in output_nodes(part.graph)]
     graph.output(tuple(results))
@@ -77,12 +82,10 @@ def _union(parts: list[tuple[str, StageGraph]]) -> fx.Graph:
 
 
 def _place_in_lane(node: fx.Node, lane: str) -> None:
-    at = meta.placement(node)
-    assert at is not None, "multiplex places every node before it copies"
-    meta.set_placement(
-        node, Placement(at.region, at.kind, lane + at.lane, at.phase, at.rule, key=f"{lane}.{at.key}")
-    )
+    at = meta.placed(node)
+    placement = dataclasses.replace(at, lane=lane + at.lane, key=f"{lane}.{at.key}")
+    meta.set_placement(node, placement)
 
 
-def _flat(attributes: dict[str, Any]) -> list[tuple[str, Any]]:
-    return [(str(name).replace(".", "_"), value) for name, value in attributes.items()]
+def _attribute_name(number: int, name: str) -> str:
+    return f"lane{number}_{name}"

@@ -18,6 +18,7 @@ __all__ = [
     "group_name",
     "has_effect",
     "is_getitem",
+    "is_operator",
     "launch_of",
     "sharing_arguments",
     "traits",
@@ -54,16 +55,17 @@ _WAITS = frozenset({"_c10d_functional::wait_tensor"})
 _HOST_TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _NOT_ALWAYS_HOST = frozenset({"aten::index", "aten::repeat_interleave", "aten::one_hot"})
 _PURE_NAMESPACES = frozenset({"annopipe", "aten", "prim", "prims"})
-_PURE_HIGHER_ORDER = frozenset(
-    {"cond", "flex_attention", "flex_attention_backward", "triton_kernel_wrapper_functional"}
-)
+_PURE_HIGHER_ORDER = frozenset({"flex_attention", "flex_attention_backward", "triton_kernel_wrapper_functional"})
+# Not among them: functions that change their argument (iadd, setitem), call others, or return their argument (pos).
 _PURE_FUNCTIONS = frozenset(
-    getattr(operator, name)
-    for name in (
-        "abs add and_ eq floordiv ge getitem gt index inv invert is_ is_not le lshift lt mod mul ne neg not_ or_ pow rshift "
-        "sub truediv truth xor"
-    ).split()
-) | {abs, bool, divmod, float, int, len, max, min, pow, round, sum}
+    {
+        *(operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod, operator.pow),
+        *(operator.neg, operator.abs, operator.inv, operator.lshift, operator.rshift),
+        *(operator.and_, operator.or_, operator.xor, operator.not_, operator.truth, operator.is_, operator.is_not),
+        *(operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, operator.index),
+        *(operator.getitem, abs, bool, divmod, float, int, len, max, min, pow, round, sum),
+    }
+)
 # Effects and aliases that the operators' schemas do not tell.
 _EFFECTS = frozenset({"aten::_print", "aten::manual_seed", "prims::_make_token", "prims::_sink_tokens"})
 _HIDDEN_WRITES = frozenset(
@@ -125,9 +127,9 @@ def has_effect(node: fx.Node) -> bool:
     return known.random or known.fence or known.check or bool(known.writes)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _target_traits(target: Any) -> OpTraits:
-    if isinstance(target, torch._ops.OpOverload):
+    if is_operator(target):
         return _overload_traits(target)
     if isinstance(target, torch._ops.HigherOrderOperator):
         return OpTraits(fence=target.name() not in _PURE_HIGHER_ORDER)
@@ -174,7 +176,7 @@ def written_arguments(node: fx.Node) -> list[fx.Node]:
 
 
 def sharing_arguments(node: fx.Node) -> list[fx.Node]:
-    """The nodes whose storage the result of ``node`` may share: bases of views, what a wait waits for, what is written."""
+    """The nodes whose storage the result of ``node`` may share: a view's base, what is waited for, what is written."""
     known = traits(node)
     if node.op in ("call_module", "call_method") or (known.fence and not (known.shares or known.writes)):
         return list(node.all_input_nodes)
@@ -201,6 +203,11 @@ def group_name(launch: fx.Node) -> str:
             value = launch.args[position] if position < len(launch.args) else launch.kwargs[argument.name]
             return value if isinstance(value, str) else str(getattr(value, "group_name", value))
     return ""
+
+
+def is_operator(target: Any) -> bool:
+    """Whether a node's target is an operator with a schema, such as ``torch.ops.aten.add.Tensor``."""
+    return isinstance(target, torch._ops.OpOverload)
 
 
 def is_getitem(node: fx.Node) -> bool:
@@ -235,5 +242,4 @@ def _nodes_at(node: fx.Node, argument: Argument) -> list[fx.Node]:
 def _yields_separate_tensors(node: fx.Node) -> bool:
     """Whether ``node`` is an operation that makes several new tensors."""
     known = traits(node)
-    is_operation = node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload)
-    return is_operation and not (known.shares or known.writes or known.fence or known.launch)
+    return is_operator(node.target) and not (known.shares or known.writes or known.fence or known.launch)

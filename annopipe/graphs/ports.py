@@ -31,8 +31,8 @@ class Port:
 
     name: unique in its graph; "param.blocks.0.router.weight", "input.x", "saved.mul_3", "tangent.output".
     role: what the value is.
-    source: what it belongs to: the canonical parameter or buffer name (tied weights share one), the path of an argument,
-        the output that a tangent is for, or the node that a saved value comes from.
+    source: what it belongs to: the canonical parameter or buffer name (tied weights share one), the path of an
+        argument, the output that a tangent is for, or the node that a saved value comes from.
     dtype: None for a number.
     shape: the extents; a text where the extent is known only at run time. Empty for a number.
 
@@ -53,7 +53,7 @@ class Port:
 
     @classmethod
     def of(cls, role: Role, source: str, fake: Any, *, label: str | None = None) -> "Port":
-        """The port of a traced value; ``label`` replaces ``source`` in the name where several ports share one source."""
+        """The port of a traced value; ``label`` replaces ``source`` in the name where ports share one source."""
         name = port_name(role, source if label is None else label)
         if isinstance(fake, torch.Tensor):
             shape = tuple(int(e) if isinstance(e, int) else str(e) for e in fake.shape)

@@ -1,4 +1,4 @@
-"""Adapter: from the name of a process group, as graphs carry it, to the group. Wraps a private name of torch.distributed."""
+"""Adapter: from the name of a process group, as graphs carry it, to the group (private in torch.distributed)."""
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _resolve_process_group

@@ -7,8 +7,8 @@ Regions, first rule that fits:
     producer        other untagged nodes join the last of their inputs that has a region
     consumer        what has no such input joins the first node that uses it
     untagged        the model has no tags: one region, "stage"
-Lanes: the tag's nano-batch, behind the graph's own lane in a multiplexed graph ("F0"). A node placed by rule is in a nano-batch
-only if all its inputs are in it. A region is only a label: it never adds a dependency.
+Lanes: the tag's nano-batch, behind the graph's own lane in a multiplexed graph ("F0"). A node placed by rule is in a
+nano-batch only if all its inputs are in it. A region is only a label: it never adds a dependency.
 """
 
 import dataclasses
@@ -52,12 +52,10 @@ def region_table(graph: StageGraph) -> list[RegionRow]:
     >>> sorted({row.phase for row in ap.region_table(graphs.backward)})
     ['weight_grad']
     """
-    if any(meta.placement(node) is None for node in body(graph.graph)):
-        place(graph)
+    place(graph)
     rows = []
     for node in body(graph.graph):
-        at = meta.placement(node)
-        assert at is not None, "place() gives every node a placement"
+        at = meta.placed(node)
         rows.append(RegionRow(node, at.region, at.kind, at.lane, at.phase, at.rule))
     return rows
 
@@ -65,6 +63,8 @@ def region_table(graph: StageGraph) -> list[RegionRow]:
 def place(graph: StageGraph) -> None:
     """Assign and record a placement on every node of ``graph`` that has none."""
     nodes = body(graph.graph)
+    if all(meta.placement(node) is not None for node in nodes):
+        return
     phases = _phases(graph, nodes)
     position = {node: index for index, node in enumerate(nodes)}
     regions: dict[fx.Node, tuple[str, str, str]] = {}  # region, lane, rule

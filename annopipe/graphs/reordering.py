@@ -71,8 +71,8 @@ def check_order(nodes: Sequence[Named], order: Sequence[int], before: Sequence[S
         for source in earlier:
             if place[source] > mine:
                 raise OrderError(
-                    f"{_name(nodes[index])} stands before {_name(nodes[source])}, which must come first: an input of it, or "
-                    "ordered before it by a mutation, a random number, a fence or an agreed sequence of collectives"
+                    f"{_name(nodes[index])} stands before {_name(nodes[source])}, which must come first: an input of "
+                    "it, or before it because of a mutation, a random number, a fence or an agreed order of collectives"
                 )
 
 

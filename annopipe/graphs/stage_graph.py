@@ -63,14 +63,14 @@ class StageGraph:
     def copy(self) -> "StageGraph":
         """The same graph on nodes of its own, which a pass may then edit."""
         if callable(self._source):
-            return StageGraph(
-                self._source(), self.inputs, self.outputs, attributes=self.attributes, guards=self.guards
-            )
-        graph, environment = fx.Graph(), {}
+            return StageGraph(self._source(), self.inputs, self.outputs, attributes=self.attributes, guards=self.guards)
+        graph, environment = fx.Graph(), dict[fx.Node, fx.Node]()
         for node in self.graph.nodes:
             if node.op != "output":
                 copy_nodes(graph, [node], environment)
-        graph.output(tuple(environment[node] if isinstance(node, fx.Node) else node for node in output_nodes(self.graph)))
+        graph.output(
+            tuple(environment[node] if isinstance(node, fx.Node) else node for node in output_nodes(self.graph))
+        )
         return StageGraph(graph, self.inputs, self.outputs, attributes=self.attributes, guards=self.guards)
 
     def arguments(self, values: Mapping[str, Any]) -> list[Any]:

@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from annopipe import pytrees
-from annopipe.errors import GraphError
+from annopipe.errors import CaptureError, GraphError
 from annopipe.graphs.arguments import TARGET, Arguments, Guard, flatten_arguments
 from annopipe.graphs.backward_split import split_backward
+from annopipe.graphs.ports import Port
 from annopipe.graphs.stage_graph import StageGraph
 
 __all__ = ["OutputLayout", "StageGraphs"]
@@ -24,7 +25,7 @@ class OutputLayout:
     paths: tuple[str, ...]
     tensors: tuple[str, ...]
     constants: tuple[Guard, ...]
-    spec: pytrees.TreeSpec | None
+    spec: pytrees.TreeSpec
     has_loss: bool = False
 
 
@@ -36,6 +37,7 @@ class StageGraphs:
     backward: saved values and tangents to gradients; None when nothing requires grad.
     backward_input, backward_weight: the two halves of backward, split at first use.
     unshard, reduce_grad: None, since no parameter of this stage is sharded.
+    modes, frozen: the module's training modes and frozen parameters, by name, when it was traced.
     """
 
     forward: StageGraph
@@ -43,6 +45,8 @@ class StageGraphs:
     arguments: Arguments
     target_arguments: Arguments
     layout: OutputLayout
+    modes: Mapping[str, bool]
+    frozen: frozenset[str]
     unshard: StageGraph | None = None
     reduce_grad: StageGraph | None = None
 
@@ -65,19 +69,21 @@ class StageGraphs:
 
         Raises:
             GraphError: the module lacks one, or it has another shape or dtype than the traced module's.
+            CaptureError: a training mode has changed since, or a parameter requires grad now.
         """
-        tensors = {
-            "param": dict(module.named_parameters(remove_duplicate=False)),
-            "buffer": dict(module.named_buffers(remove_duplicate=False)),
-        }
-        values = {}
+        self._check_modes(module)
+        parameters = dict(module.named_parameters(remove_duplicate=False))
+        buffers = dict(module.named_buffers(remove_duplicate=False))
+        values: dict[str, Any] = {}
         for port in self._bound_ports():
-            name = port.name.partition(".")[2]
-            if name not in tensors[port.role]:
-                raise GraphError(f"{type(module).__name__} has no {port.role} {name!r}, which the graphs were traced with")
-            values[port.name] = tensors[port.role][name]
-            if reason := port.mismatch(values[port.name]):
+            name, tensors = port.name.partition(".")[2], parameters if port.role == "param" else buffers
+            if name not in tensors:
+                raise GraphError(
+                    f"{type(module).__name__} has no {port.role} {name!r}, which the graphs were traced with"
+                )
+            if reason := port.mismatch(tensors[name]):
                 raise GraphError(f"{port.role} {name}: {reason}; trace this module again")
+            values[port.name] = tensors[name]
         return values
 
     def bind_inputs(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -99,11 +105,17 @@ class StageGraphs:
         return pytrees.tree_unflatten(leaves, self.layout.spec)
 
     def write_buffers(self, module: nn.Module, values: Mapping[str, Any]) -> None:
-        """Write the buffer updates of one run of the forward graph into the module: once for every run."""
+        """Write the buffer updates of one run of the forward graph into the module: once for every run.
+
+        Raises:
+            GraphError: the module lacks one of the buffers.
+        """
         buffers = dict(module.named_buffers(remove_duplicate=False))
         with torch.no_grad():
             for port in self.forward.outputs:
                 if port.role == "buffer_update":
+                    if port.source not in buffers:
+                        raise GraphError(f"{type(module).__name__} has no buffer {port.source!r} to update")
                     buffers[port.source].copy_(values[port.name])
 
     def parameter_gradients(self, values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -115,7 +127,16 @@ class StageGraphs:
                 gradients[port.source] = values[port.name] if have is None else have + values[port.name]
         return gradients
 
-    def _bound_ports(self) -> list[Any]:
+    def _check_modes(self, module: nn.Module) -> None:
+        for name, child in module.named_modules():
+            if child.training != self.modes.get(name, child.training):
+                mode = "training" if child.training else "evaluation"
+                raise CaptureError(f"{name or 'the module'} is in {mode} mode now and was not when traced: trace again")
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad and name in self.frozen:
+                raise CaptureError(f"parameter {name} requires grad now and did not when traced: trace again")
+
+    def _bound_ports(self) -> list[Port]:
         graphs = [self.forward, *([self.backward] if self.backward else [])]
         ports = {port.name: port for graph in graphs for port in graph.inputs if port.role in ("param", "buffer")}
         return list(ports.values())

@@ -39,20 +39,22 @@ def trace(
 ) -> StageGraphs:
     """Trace one stage into explicit forward and backward graphs that carry the module's tags.
 
-    Nothing is computed and nothing about the module changes: parameters, buffers, attributes and random state stay as they
-    are. Updates of buffers are outputs of the forward graph (``graphs.write_buffers`` writes them). Sizes that depend on data
-    (dropless routing) stay symbolic, so one trace serves 0, 1 and many tokens; other shapes are fixed.
+    Nothing is computed and nothing about the module changes: parameters, buffers, attributes and random state stay as
+    they are. Updates of buffers are outputs of the forward graph (``graphs.write_buffers`` writes them). Sizes that
+    depend on data (dropless routing) stay symbolic, so one trace serves 0, 1 and many tokens; other shapes are fixed.
+    The graphs run what eager PyTorch would run, so values and gradients are equal to eager's bit by bit.
 
     Args:
         module: any ``nn.Module``; on CPU, on GPU, or on "meta" or fake tensors.
-        args, kwargs: example arguments. Tensors become ports; gradients are traced for those that require them. Everything else
-            is a guarded constant: the graphs refuse another value.
-        loss_fn: ``loss_fn(output, target)`` of the last stage; the graph then has a loss port, and only the loss has a tangent.
+        args, kwargs: example arguments. Tensors become ports; gradients are traced for those that require them.
+            Everything else is a guarded constant: the graphs refuse another value.
+        loss_fn: ``loss_fn(output, target)`` of the last stage; the graph then has a loss port, and only the loss has a
+            tangent.
         target: example target for ``loss_fn``.
 
     Raises:
-        CaptureError: the module cannot be traced (the message names the user's line), changes parameters, arguments or its own
-            attributes in forward, or has nothing to differentiate although gradients are asked for.
+        CaptureError: the module cannot be traced (the message names the user's line), changes parameters, arguments or
+            its own attributes in forward, or has nothing to differentiate although gradients are asked for.
 
     >>> graphs = trace(nn.Linear(3, 2), (torch.ones(4, 3),))
     >>> [port.name for port in graphs.forward.inputs]
@@ -68,8 +70,8 @@ def trace(
         joint = without_tokens(export_joint(call, tensors, has_effect))
     if call.moved:
         raise CaptureError(
-            f"{type(module).__name__}.forward {' and '.join(call.moved)}: that happens while tracing, and not again when "
-            "the graph runs; draw with torch from its default generator, or pass the number as an argument"
+            f"{type(module).__name__}.forward {' and '.join(call.moved)}: that happens while tracing, and not again "
+            "when the graph runs; draw with torch from its default generator, or pass the number as an argument"
         )
     clean_joint_graph(joint.module.graph)
     outputs = [*(["loss"] if call.layout.has_loss else []), *call.layout.tensors]
@@ -80,7 +82,9 @@ def trace(
     for part in (forward, backward):
         if part is not None:
             place(part)
-    return StageGraphs(forward, backward, arguments, target_arguments, call.layout)
+    modes = {name: child.training for name, child in module.named_modules()}
+    frozen = frozenset(name for name, p in module.named_parameters() if not p.requires_grad)
+    return StageGraphs(forward, backward, arguments, target_arguments, call.layout, modes, frozen)
 
 
 def _target_arguments(signature: inspect.Signature, loss_fn: Callable[..., Any] | None, target: Any) -> Arguments:
@@ -100,8 +104,8 @@ def _refuse_modules_without_a_forward(module: nn.Module) -> None:
     for name, child in module.named_modules():
         if isinstance(child, torch.jit.ScriptModule):
             raise CaptureError(f"{name or 'the module'} is a TorchScript module: pass the nn.Module it was made from")
-        if isinstance(child, torch._dynamo.OptimizedModule):
-            raise CaptureError(f"{name or 'the module'} is compiled already: pass the module that torch.compile was given")
+        if hasattr(child, "_orig_mod"):
+            raise CaptureError(f"{name or 'the module'} is compiled already: pass the module that torch.compile got")
         if any(nn.parameter.is_lazy(t) for t in (*child._parameters.values(), *child._buffers.values())):
             raise CaptureError(f"{name or 'the module'} is a lazy module: call it once, so that it has its parameters")
 
@@ -110,8 +114,8 @@ def _refuse_lost_gradients(module: nn.Module, tensors: tuple[torch.Tensor, ...],
     asked = any(t.requires_grad for t in (*tensors, *module.parameters()))
     if asked and not any(port.role == "tangent" for port in graph.inputs):
         raise CaptureError(
-            f"gradients are asked for (a parameter or an argument of {type(module).__name__} requires grad), but no output "
-            "depends on them differentiably: return a differentiable output, or turn requires_grad off"
+            f"gradients are asked for (a parameter or an argument of {type(module).__name__} requires grad), but no "
+            "output depends on them differentiably: return a differentiable output, or turn requires_grad off"
         )
 
 

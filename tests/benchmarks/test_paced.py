@@ -2,7 +2,6 @@
 
 import time
 
-import pytest
 import torch
 import torch.distributed as dist
 
@@ -38,4 +37,4 @@ def test_computation_is_waited_for_and_overlaps_a_transfer() -> None:
 
 
 def test_a_program_of_computation_alone_takes_its_sum() -> None:
-    assert run_paced([Task("a", "compute", 0.005)] * 3, {}) >= pytest.approx(0.015)
+    assert run_paced([Task("a", "compute", 0.005)] * 3, {}) >= 0.0149
