@@ -32,9 +32,10 @@ def untouched_random_state() -> Iterator[None]:
 
 @contextlib.contextmanager
 def noticed_draws() -> Iterator[Callable[[], list[str]]]:
-    """Yields a function that names what has happened since: the generators that moved, and a seed that was set."""
+    """Yields a function that names what has happened since: the generators that moved, a seed or a state that was set."""
     torch.default_generator.manual_seed(_SENTINEL)
     python_state, numpy_state = random.getstate(), repr(_numpy_state())
+    set_state, states = torch.set_rng_state, []
 
     def moved() -> list[str]:
         found = []
@@ -44,9 +45,15 @@ def noticed_draws() -> Iterator[Callable[[], list[str]]]:
             found.append("draws from numpy.random")
         if torch.default_generator.initial_seed() != _SENTINEL:
             found.append("seeds torch's generator")
+        if states:
+            found.append("sets the state of torch's generator (as torch.random.fork_rng does)")
         return found
 
-    yield moved
+    torch.set_rng_state = states.append  # how torch.random.fork_rng calls it
+    try:
+        yield moved
+    finally:
+        torch.set_rng_state = set_state
 
 
 def _numpy_state() -> Any:

@@ -1,0 +1,48 @@
+"""The names of the public face exist, are listed, and come without importing more than they need."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import annopipe as ap
+from annopipe.errors import AnnopipeError
+
+
+def test_every_listed_name_is_there() -> None:
+    for name in ap.__all__:
+        assert getattr(ap, name) is not None
+    assert set(ap.__all__) <= set(dir(ap))
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'overlapp'"):
+        _ = ap.overlapp
+
+
+def test_errors_inherit_from_one_base_and_a_fitting_builtin() -> None:
+    for name in (
+        "CaptureError",
+        "GraphError",
+        "OrderError",
+        "ScheduleError",
+        "CostError",
+        "PipelineError",
+        "RewriteError",
+    ):
+        error = getattr(ap, name)
+        assert issubclass(error, AnnopipeError)
+        assert issubclass(error, (ValueError, RuntimeError))
+
+
+def test_importing_the_package_imports_no_torch() -> None:
+    program = "import annopipe, annopipe.simulation, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_the_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    (block,) = [part.partition("```")[0] for part in text.split("```python\n")[1:]]
+    exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
+    assert "makespan" in capsys.readouterr().out
