@@ -74,23 +74,25 @@ def overlap(
 def problem_of(graph: StageGraph) -> OverlapProblem:
     """The overlap problem of a graph, without costs: its nodes in program order and what must come before each."""
     nodes = body(graph.graph)
-    if any(meta.placement(node) is None for node in nodes):
+    places = [meta.placement(node) for node in nodes]
+    if None in places:
         place(graph)
     index = {node: number for number, node in enumerate(nodes)}
     described = []
     for number, node in enumerate(nodes):
-        at = meta.placed(node)
+        at = places[number] or meta.placed(node)
         launch = launch_of(node) if at.kind == "wait" else None
+        waits = launch is not None and launch in index
         described.append(
             OverlapNode(
                 index=number,
                 name=at.key,
                 region=at.region,
-                kind="compute" if at.kind == "wait" and launch not in index else at.kind,
+                kind="compute" if at.kind == "wait" and not waits else at.kind,
                 lane=at.lane,
                 phase=at.phase,
                 queue=group_name(node) if at.kind == "launch" else "",
-                launch=-1 if launch is None else index.get(launch, -1),
+                launch=index[launch] if launch is not None and waits else -1,
             )
         )
     before = tuple(tuple(earlier) for earlier in predecessors(nodes))
