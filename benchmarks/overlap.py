@@ -6,6 +6,7 @@
 Checks that all results are bitwise equal, and prints one table: measured, simulated, lower bound, hidden share.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -21,11 +22,12 @@ from annopipe.errors import AnnopipeError
 from benchmarks import netlab
 from benchmarks.launch import run_ranks
 from benchmarks.netlab.units import rate_bytes_per_s
-from benchmarks.pair.case import NETWORKS, Case
+from benchmarks.pair.case import NETWORKS, Case, NetworkKind
 from benchmarks.pair.report import table
 
 __all__ = ["command", "run_cases"]
 
+_WORKER = "benchmarks.pair.worker"
 _TIMEOUT_S = 600.0
 _DEMO_BLOCKS = 2
 
@@ -98,12 +100,9 @@ def _run_case(case: Case, ranks: int, rate: str, progress: Any) -> dict[str, Any
         elif kind == "result":
             found.append(json.loads(text))
 
-    arguments = {"args": [case.to_json()], "timeout_s": _TIMEOUT_S, "on_line": on_line}
-    if case.network == "namespaces":
-        with netlab.NetLab(ranks, rate, shared=True) as lab:
-            run_ranks("benchmarks.pair.worker", ranks, lab=lab, **arguments)
-    else:
-        run_ranks("benchmarks.pair.worker", ranks, **arguments)
+    lab = netlab.NetLab(ranks, rate, shared=True) if case.network == "namespaces" else None
+    with lab or contextlib.nullcontext():
+        run_ranks(_WORKER, ranks, args=[case.to_json()], lab=lab, timeout_s=_TIMEOUT_S, on_line=on_line)
     if not found:
         raise AnnopipeError(
             "rank 0 ended without a result; run with --network loopback to see whether the network is at fault"
@@ -111,12 +110,13 @@ def _run_case(case: Case, ranks: int, rate: str, progress: Any) -> dict[str, Any
     return found[0]
 
 
-def _network(asked: str, ranks: int) -> str:
+def _network(asked: Any, ranks: int) -> NetworkKind:
     """What carries the messages: what was asked for, or the most real thing that this machine has."""
     if asked == "namespaces" and (reason := netlab.available()):
         raise AnnopipeError(f"no network namespaces here: {reason}; use --network emulated")
     if asked != "auto":
-        return asked
+        kind: NetworkKind = asked  # click has checked it
+        return kind
     if len(list(Path("/dev").glob("nvidia[0-9]*"))) >= ranks > 1:
         return "nccl"
     return "emulated" if netlab.available() else "namespaces"

@@ -21,7 +21,9 @@ def test_computation_is_waited_for_and_overlaps_a_transfer() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         rows = torch.arange(4.0)
-        name = dist.group.WORLD.group_name
+        group = dist.group.WORLD
+        assert group is not None
+        name = group.group_name
         call = ap.costs.LaunchCall(torch.ops._c10d_functional.all_to_all_single, (rows, [4], [4], name), {}, name)
         program = [
             Task("l", "launch", 0.001, queue=name),

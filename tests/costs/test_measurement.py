@@ -15,10 +15,12 @@ class Exchange(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.eye(4))
+        self.sizes: torch.Tensor
         self.register_buffer("sizes", torch.tensor([3]))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = self.sizes.tolist()
+        assert dist.group.WORLD is not None
         return fc.all_to_all_single_autograd(x @ self.weight, rows, rows, dist.group.WORLD)
 
 

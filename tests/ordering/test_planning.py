@@ -1,5 +1,7 @@
 """ap.overlap: plans run bitwise equal, refuse illegal orders with a message, and leave their graph alone."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -24,10 +26,11 @@ class Block(nn.Module):
 
 
 @pytest.fixture(name="pair")
-def _pair() -> tuple[ap.StageGraph, dict[str, object]]:
+def _pair() -> tuple[ap.StageGraph, dict[str, Any]]:
     torch.manual_seed(1)
     module, x = Block(), torch.randn(3, 6, requires_grad=True)
     graphs = ap.trace(module, (x,))
+    assert graphs.backward is not None
     both = ap.multiplex(graphs.backward, graphs.forward, lanes=("B", "F"))
     values = {**graphs.bind(module), **graphs.bind_inputs(x)}
     saved = {**values, **graphs.forward(values), "tangent.output": torch.randn(3, 6)}
@@ -35,7 +38,7 @@ def _pair() -> tuple[ap.StageGraph, dict[str, object]]:
     return both, lanes
 
 
-def _run(plan: ap.OverlapPlan, values: dict[str, object]) -> dict[str, object]:
+def _run(plan: ap.OverlapPlan, values: dict[str, Any]) -> dict[str, Any]:
     torch.manual_seed(7)
     return plan.run(values)
 
@@ -87,10 +90,10 @@ def test_registered_policy_is_found_by_name_and_a_second_of_that_name_is_refused
 ) -> None:
     both, _ = pair
 
-    def given_name(problem: ap.OverlapProblem) -> object:
+    def given_name(problem: ap.OverlapProblem) -> tuple:
         return problem.nodes
 
-    def other(problem: ap.OverlapProblem) -> object:
+    def other(problem: ap.OverlapProblem) -> tuple:
         return problem.nodes
 
     other.__name__ = "given_name"
