@@ -1,11 +1,12 @@
 """``annopipe inspect MODULE``: trace a model and print its region table."""
 
 import collections
+import contextlib
 import importlib
 import importlib.util
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,10 +36,13 @@ def command(module: str, inputs: tuple[str, ...], which: tuple[str, ...], *, nod
     MODULE is package.module:name or path/to/file.py:name. The name is an nn.Module (a class that needs no arguments, or
     an instance; give --input), or a function that returns (module, args) or (module, args, kwargs).
 
-    Example: annopipe inspect torch.nn:Identity --input 2,3
+    A process group of one rank is there, so that models with collectives can be traced.
+
+    Examples: annopipe inspect annopipe.models:tiny_stage; annopipe inspect torch.nn:Tanh --input 2,3
     """
-    model, args, kwargs = _load(module, inputs)
-    graphs = ap.trace(model, args, kwargs)
+    with _one_rank():
+        model, args, kwargs = _load(module, inputs)
+        graphs = ap.trace(model, args, kwargs)
     found = {name: getattr(graphs, name.replace("-", "_")) for name in which or _GRAPHS}
     tables = {name: ap.region_table(graph) for name, graph in found.items() if graph is not None}
     if as_json:
@@ -52,6 +56,20 @@ def command(module: str, inputs: tuple[str, ...], which: tuple[str, ...], *, nod
     for name, table in tables.items():
         click.echo(f"\n{name}: {len(table)} nodes")
         click.echo(_node_table(table) if nodes else _region_summary(table))
+
+
+@contextlib.contextmanager
+def _one_rank() -> Iterator[None]:
+    import torch.distributed as dist
+
+    if not dist.is_available() or dist.is_initialized():
+        yield
+        return
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 def _node_table(table: list[Any]) -> str:
@@ -118,8 +136,8 @@ def _call(target: Callable[[], Any], name: str) -> Any:
         return target()
     except TypeError as error:
         raise click.UsageError(
-            f"{name}() cannot be called without arguments ({error}): write a function without arguments that builds the "
-            "model, in any file, and inspect that"
+            f"{name}() cannot be called without arguments ({error}): write a function without arguments that builds "
+            "the model, in any file, and inspect that"
         ) from error
 
 

@@ -13,6 +13,7 @@ Source: DeepSeek-V3 report (arXiv 2412.19437, section 2.1), without multi-token 
 from collections.abc import Iterable
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from annopipe import annotate
@@ -24,7 +25,7 @@ from annopipe.models.initial import initialise, materialise
 from annopipe.models.layers import SwiGLU
 from annopipe.models.moe import MoE
 
-__all__ = ["Block", "DeepSeekV3Stage"]
+__all__ = ["Block", "DeepSeekV3Stage", "tiny_stage"]
 
 
 class Block(nn.Module):
@@ -137,3 +138,13 @@ class DeepSeekV3Stage(nn.Module):
             with annotate.region("head"):
                 x = self.head(self.norm(x))
         return x
+
+
+def tiny_stage() -> tuple[DeepSeekV3Stage, tuple[Tensor, ...]]:
+    """A tiny stage with an example input, for ``annopipe inspect annopipe.models:tiny_stage``.
+
+    Its experts are spread over all ranks where torch.distributed is initialised.
+    """
+    config = DeepSeekV3Config.tiny()
+    group = dist.group.WORLD if dist.is_initialized() else None
+    return DeepSeekV3Stage(config, group=group), (torch.zeros(2, 8, config.hidden, requires_grad=True),)

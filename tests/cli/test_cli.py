@@ -78,6 +78,12 @@ def test_inspect_prints_nodes_and_json(model: Path) -> None:
     assert "addmm" in table
 
 
+def test_inspect_shows_the_collectives_of_the_shipped_model() -> None:
+    rows = json.loads(_annopipe("inspect", "annopipe.models:tiny_stage", "--json").stdout)["forward"]
+    launches = [row["region"] for row in rows if row["kind"] == "launch"]
+    assert launches == [f"block{n}/moe/{r}" for n in (0, 1) for r in ("dispatch", "dispatch", "combine")]
+
+
 def test_inspect_reads_a_module_by_name() -> None:
     assert _annopipe("inspect", "torch.nn:Tanh", "--input", "2,3").returncode == 0
 
