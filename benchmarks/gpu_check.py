@@ -118,7 +118,10 @@ def _stress(case: Case, device: torch.device) -> tuple[bool, str]:
     wrong = 0
     for number in range(_STRESS):
         generator = torch.Generator().manual_seed(number)
-        values = {**pair.values, "F.input.x": torch.randn(pair.forward_input.shape, generator=generator).to(device)}
+        values = {
+            **pair.values,
+            "F.input.x": torch.randn(pair.forward_input.shape, generator=generator).to(pair.forward_input),
+        }
         expected = pair.both(values)
         wrong += bool(differing(plan.run(values), expected))
     return wrong == 0, f"{_STRESS} runs with changing routing, {wrong} differ from program order"

@@ -22,6 +22,7 @@ from annopipe.graphs.ops import group_name, launch_of, traits
 from annopipe.graphs.process_groups import group_by_name, is_distributed
 from annopipe.graphs.regions import place
 from annopipe.graphs.stage_graph import StageGraph, body, input_nodes
+from annopipe.pytrees import tree_map_only
 
 __all__ = ["LaunchCall", "measure", "record_launches"]
 
@@ -71,18 +72,20 @@ def measure(
     if any(meta.placement(node) is None for node in nodes):
         place(graph)
     samples: dict[str, list[float]] = {}
-    for round_number in range(warmup + repeat):
-        run = _NodeRun(graph, values)
-        for key, seconds in run.seconds.items():
-            if round_number >= warmup:
-                samples.setdefault(key, []).append(seconds)
+    with torch.random.fork_rng():  # measuring draws no numbers that a run would have drawn
+        for round_number in range(warmup + repeat):
+            run = _NodeRun(graph, values)
+            for key, seconds in run.seconds.items():
+                if round_number >= warmup:
+                    samples.setdefault(key, []).append(seconds)
+        calls = record_launches(graph, values)
     medians = {key: statistics.median(times) for key, times in samples.items()}
-    calls = record_launches(graph, values)
-    issue = {key: medians[key] for key in calls}
-    transfers = {key: _transfer_seconds(call, repeat, warmup) for key, call in calls.items()}
+    timed = {key: _transfer_seconds(call, repeat, warmup) for key, call in calls.items()}
     by_queue = {call.queue: call for call in calls.values()}
     smallest = {queue: _latency_seconds(call, repeat, warmup) for queue, call in sorted(by_queue.items())}
+    transfers = {key: transfer for key, (_, transfer) in timed.items()}
     latency = {key: min(transfers[key], smallest[call.queue]) for key, call in calls.items()}
+    issue = {key: issued for key, (issued, _) in timed.items()}
     costs = NodeCosts({**medians, **transfers}, latency, issue, source="measured")
     return costs if group is None else _shared(costs, group)
 
@@ -125,7 +128,10 @@ class _NodeRun:
             raise CostError(f"cannot measure {key}: {node.op} nodes have no function to time")
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._values.__getitem__)
         if traits(node).launch:
-            self.calls[key] = LaunchCall(node.target, args, kwargs, group_name(node))
+            own_args, own_kwargs = args, kwargs
+            if traits(node).writes:  # repeating the call must not change the run's values
+                own_args, own_kwargs = tree_map_only(torch.Tensor, torch.clone, (args, kwargs))
+            self.calls[key] = LaunchCall(node.target, own_args, own_kwargs, group_name(node))
         self._synchronise()
         start = time.perf_counter()
         self._values[node] = node.target(*args, **kwargs)
@@ -151,18 +157,22 @@ def _synchroniser(values: Any) -> Callable[[], None]:
     return torch.cuda.synchronize if on_gpu else lambda: None
 
 
-def _transfer_seconds(call: LaunchCall, repeat: int, warmup: int) -> float:
+def _transfer_seconds(call: LaunchCall, repeat: int, warmup: int) -> tuple[float, float]:
+    """Time to start a transfer, and from then until it is over."""
     group = _group(call)
     synchronise = _synchroniser(call.args)
     if group is not None:
         dist.barrier(group)
-    times = []
+    issued, moved = [], []
     for _ in range(warmup + repeat):
         start = time.perf_counter()
-        call.run()
+        launched = call.launch()
+        started = time.perf_counter()
+        wait_for(launched)
         synchronise()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times[warmup:])
+        issued.append(started - start)
+        moved.append(time.perf_counter() - started)
+    return statistics.median(issued[warmup:]), statistics.median(moved[warmup:])
 
 
 def _latency_seconds(call: LaunchCall, repeat: int, warmup: int) -> float:
@@ -175,7 +185,7 @@ def _latency_seconds(call: LaunchCall, repeat: int, warmup: int) -> float:
     tiny = torch.zeros(size, device=device)
     ones = [1] * size
     small = LaunchCall(torch.ops._c10d_functional.all_to_all_single, (tiny, ones, ones, call.queue), {}, call.queue)
-    return _transfer_seconds(small, repeat, warmup)
+    return _transfer_seconds(small, repeat, warmup)[1]
 
 
 def _group(call: LaunchCall) -> dist.ProcessGroup | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from annopipe.errors import CostError
 from annopipe.simulation import Network
 
-__all__ = ["NodeCosts", "load"]
+__all__ = ["NodeCosts", "as_costs", "load"]
 
 _FORMAT = "annopipe node costs 1"
 
@@ -39,8 +39,10 @@ class NodeCosts:
 
     def __post_init__(self) -> None:
         for table in (self.seconds, self.latency, self.issue):
+            if not isinstance(table, Mapping):
+                raise CostError(f"costs are a mapping from node to seconds, got {type(table).__name__}")
             for key, value in table.items():
-                if not isinstance(value, (int, float)) or not 0.0 <= value < math.inf:
+                if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value < math.inf:
                     raise CostError(f"the cost of {key} is {value!r}: costs are seconds, finite and not negative")
 
     def in_lane(self, lane: str) -> "NodeCosts":
@@ -51,8 +53,11 @@ class NodeCosts:
 
     def __or__(self, other: "NodeCosts") -> "NodeCosts":
         """Both together: ``forward.in_lane("F") | backward.in_lane("B")``; the right one wins where both have one."""
+        if self.network != other.network:
+            raise CostError(f"the costs are for different networks, {self.network} and {other.network}: give both one")
         return dataclasses.replace(
             self,
+            source=self.source if self.source == other.source else f"{self.source} and {other.source}",
             seconds={**self.seconds, **other.seconds},
             latency={**self.latency, **other.latency},
             issue={**self.issue, **other.issue},
@@ -68,6 +73,7 @@ class NodeCosts:
             "latency": dict(self.latency),
             "issue": dict(self.issue),
         }
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(json.dumps(data, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
@@ -86,6 +92,15 @@ def load(path: str | os.PathLike[str]) -> NodeCosts:
         raise CostError(f"{path} is not a file of node costs: expected the fields {sorted(fields)}, format {_FORMAT!r}")
     try:
         network = Network(**data["network"])
-    except TypeError as error:
-        raise CostError(f"{path}: the network is malformed: {error}") from error
-    return NodeCosts(data["seconds"], data["latency"], data["issue"], network, data["source"])
+        return NodeCosts(data["seconds"], data["latency"], data["issue"], network, str(data["source"]))
+    except (TypeError, CostError) as error:
+        raise CostError(f"{path} is malformed: {error}") from error
+
+
+def as_costs(costs: NodeCosts | Mapping[str, float]) -> NodeCosts:
+    """Costs given as ``NodeCosts`` or as a mapping from node to seconds.
+
+    Raises:
+        CostError: they are neither.
+    """
+    return costs if isinstance(costs, NodeCosts) else NodeCosts(costs)

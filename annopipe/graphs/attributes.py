@@ -71,6 +71,8 @@ class SideEffects:
                 continue
             contents = _contents(value)
             self._seen[id(value)] = (path, value, contents)
+            if isinstance(value, random.Random) or _is_numpy(value, "ndarray", "Generator"):
+                continue  # what these hold is a copy, and a new one each time
             for key, item in contents.items():
                 if not isinstance(value, nn.Module) or key not in ("_parameters", "_buffers", "_modules"):
                     pending.append((_join(path, key, value), item))
@@ -79,11 +81,16 @@ class SideEffects:
 
 
 def _has_contents(value: Any) -> bool:
-    if isinstance(value, (nn.Module, random.Random, tuple, *_CONTAINERS)) or _is_numpy(value, "ndarray", "Generator"):
+    if isinstance(value, (nn.Module, tuple, *_CONTAINERS)) or _has_inner_state(value):
         return True
     if isinstance(value, (*_LEAVES, *_FUNCTIONS)) or type(value).__module__.split(".")[0] in _SKIPPED_PACKAGES:
         return False
     return bool(object_state(value)) or hasattr(value, "__dict__")
+
+
+def _has_inner_state(value: Any) -> bool:
+    """Whether the value keeps state outside of attributes, of which ``_contents`` makes a copy: arrays, generators."""
+    return isinstance(value, random.Random) or _is_numpy(value, "ndarray", "Generator")
 
 
 def _contents(value: Any) -> dict[Any, Any]:

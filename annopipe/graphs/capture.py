@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.fx.traceback as fx_traceback
 from torch import fx, nn
 from torch._functorch._aot_autograd import descriptors as aot
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
@@ -74,6 +75,7 @@ def export_joint(module: nn.Module, tensors: Sequence[torch.Tensor], stays: Call
         stack.enter_context(mode)
         stack.enter_context(torch.inference_mode(mode=False))
         stack.enter_context(torch.enable_grad())
+        stack.enter_context(fx_traceback.preserve_node_meta())  # AOT turns it on only when there are gradients
         stack.enter_context(eager_kernels())
         stack.enter_context(_keeping(stays))
         fakes = tuple(_fake_like(t) for t in tensors)

@@ -66,7 +66,7 @@ def trace(
     target_arguments = _target_arguments(signature, loss_fn, target)
     call = TracedCall(module, arguments, loss_fn, target_arguments)
     tensors = (*arguments.tensors, *target_arguments.tensors)
-    with untouched_random_state(), _training_kept(module), explained(module, plain=(ForeignTensorError,)):
+    with untouched_random_state(), _kept(module), explained(module, plain=(ForeignTensorError,)):
         joint = without_tokens(export_joint(call, tensors, has_effect))
     if call.moved:
         raise CaptureError(
@@ -120,11 +120,18 @@ def _refuse_lost_gradients(module: nn.Module, tensors: tuple[torch.Tensor, ...],
 
 
 @contextlib.contextmanager
-def _training_kept(module: nn.Module) -> Iterator[None]:
-    """Modes that a forward switched stay as they were."""
+def _kept(module: nn.Module) -> Iterator[None]:
+    """Parameters, buffers and modes stay as they were.
+
+    AOTAutograd puts its own tensors in their places; in modules registered under several names it leaves some there.
+    """
+    tables = [(table, dict(table)) for child in module.modules() for table in (child._parameters, child._buffers)]
     modes = {child: child.training for child in module.modules()}
     try:
         yield
     finally:
+        for table, contents in tables:
+            table.clear()
+            table.update(contents)
         for child, training in modes.items():
             child.training = training

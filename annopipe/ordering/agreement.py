@@ -8,116 +8,137 @@ compared is the sequence of collectives, not the list of nodes.
 import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from annopipe.errors import AnnopipeError, OrderError
 from annopipe.graphs.process_groups import group_by_name, is_distributed
 from annopipe.ordering.problem import OverlapProblem
 
-__all__ = ["agree", "check_same_sequence", "launch_tokens"]
+__all__ = ["Choice", "agree", "check_same_sequence", "launch_tokens"]
+
+_CHECK_TIMEOUT = timedelta(seconds=60)
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A problem, the order that was chosen for it, and the name of the policy that chose it."""
+
+    problem: OverlapProblem
+    order: tuple[int, ...]
+    policy: str
 
 
 @dataclasses.dataclass(frozen=True)
 class _Proposal:
-    structure: str
-    order: tuple[int, ...]
-    tokens: tuple[str, ...]
+    structure: str = ""
+    order: tuple[int, ...] = ()
+    policy: str = ""
+    tokens: tuple[str, ...] = ()
     error: str = ""
 
 
-def agree(problem: OverlapProblem, propose: Callable[[], list[int]], group: dist.ProcessGroup | None) -> list[int]:
-    """The order that all ranks of ``group`` use: that of its first rank, which every rank gets.
+def agree(choose: Callable[[], Choice], group: dist.ProcessGroup | None) -> Choice:
+    """The choice that all ranks of ``group`` use: that of its first rank, for this rank's own problem.
 
-    Where the ranks' graphs differ, each rank keeps its own order as far as the first rank's sequence of launches
-    allows.
+    Where the ranks' graphs differ, each rank keeps its own order as far as the first rank's launches allow.
 
     Raises:
-        OrderError: a policy failed on any rank, or the ranks have different collectives; on every rank.
+        AnnopipeError: what ``choose`` raised on this rank.
+        OrderError: ``choose`` failed on another rank, or the ranks have different collectives; on every rank.
     """
     if group is None:
-        return propose()
-    mine = _proposal(problem, propose)
-    everyone = _gather(mine, group)
-    failed = [f"rank {rank}: {p.error}" for rank, p in enumerate(everyone) if p.error]
-    if failed:
-        raise OrderError(f"the policy failed on {len(failed)} of {len(everyone)} ranks of the group; {failed[0]}")
+        return choose()
+    mine, proposal, failure = _propose(choose)
+    everyone = _gather(proposal, group)
+    if failure is not None:
+        raise failure
+    _raise_if_any("planning failed", [p.error for p in everyone])
     first = everyone[0]
+    if mine is None:
+        raise OrderError("planning gave neither an order nor an error")
     if all(p.structure == first.structure for p in everyone):
-        return list(first.order)
-    for rank, proposal in enumerate(everyone):
-        if sorted(proposal.tokens) != sorted(first.tokens):
-            differing = sorted(set(proposal.tokens) ^ set(first.tokens)) or [
-                "the same ones a different number of times"
-            ]
+        return Choice(mine.problem, first.order, first.policy)
+    for rank, other in enumerate(everyone):
+        if sorted(other.tokens) != sorted(first.tokens):
+            differing = sorted(set(other.tokens) ^ set(first.tokens)) or ["the same ones a different number of times"]
             raise OrderError(
                 f"rank 0 and rank {rank} of the group have different collectives: {', '.join(differing[:4])}"
             )
     try:
-        followed, error = _follow(problem, mine, first.tokens), ""
-    except OrderError as failure:
-        followed, error = [], str(failure)
-    failed = [f"rank {rank}: {text}" for rank, text in enumerate(_gather(error, group)) if text]
-    if failed:
-        raise OrderError(f"a rank cannot follow the first rank's sequence of collectives; {failed[0]}")
-    return followed
+        order, error = _follow(mine, proposal, first.tokens), ""
+    except OrderError as unfollowed:
+        order, error = (), str(unfollowed)
+    _raise_if_any("a rank cannot follow the first rank's sequence of collectives", _gather(error, group))
+    return Choice(mine.problem, order, first.policy)
 
 
 def check_same_sequence(problem: OverlapProblem, order: Sequence[int]) -> None:
     """Compare the sequence of collectives of every process group across that group.
 
     Raises:
-        OrderError: it differs between ranks; on every rank of the group, before anything has been launched.
+        OrderError: it differs between ranks, or a rank of the group does not take part within a minute; on every rank
+            of the group, before anything has been launched.
     """
     if not is_distributed():
         return
-    for queue, alias in sorted(_aliases(problem).items()):
-        group = group_by_name(queue)
+    different = []
+    for queue, alias in sorted(_aliases(problem).items()):  # all of them before any error: others wait for this rank
         tokens = [t for t in launch_tokens(problem, order) if t.startswith(f"{alias}:")]
-        digest = hashlib.sha256("\n".join(tokens).encode()).hexdigest()
-        digests = _gather((digest, len(tokens)), group)
+        digests = _gather_digests(tokens, queue)
         if len(set(digests)) > 1:
-            found = ", ".join(f"rank {r}: {n} collectives, {d[:8]}" for r, (d, n) in enumerate(digests))
-            raise OrderError(
-                f"the ranks of process group {queue} would issue different sequences of collectives and hang "
-                f"({found}); plan with ap.overlap(..., group=...), so that they agree on one order"
-            )
+            different.append((queue, digests))
+    for queue, digests in different:
+        found = ", ".join(f"rank {rank}: {count} collectives, {digest}" for rank, (count, digest) in enumerate(digests))
+        raise OrderError(
+            f"the ranks of process group {queue} would issue different sequences of collectives and hang "
+            f"({found}); plan with ap.overlap(..., group=...), so that they agree on one order"
+        )
 
 
 def launch_tokens(problem: OverlapProblem, order: Sequence[int]) -> tuple[str, ...]:
-    """The launches of an order as texts that mean the same on every rank: group, lane, region, phase, occurrence.
+    """The launches of an order as texts that mean the same on every rank.
 
-    Groups count by first appearance, since ranks of different expert-parallel groups have different names for theirs.
+    Each is group, lane, region, phase, operation and occurrence. Groups count by first appearance, since ranks of
+    different expert-parallel groups have different names for theirs.
     """
     alias = _aliases(problem)
     numbers: dict[int, str] = {}
     seen: dict[str, int] = {}
     for node in problem.nodes:  # numbered in program order, so that a token names the same collective in every order
         if node.kind == "launch":
-            label = f"{alias[node.queue]}:{node.lane}/{node.region}/{node.phase}"
+            label = f"{alias[node.queue]}:{node.lane}/{node.region}/{node.phase}/{node.operation}"
             seen[label] = seen.get(label, 0) + 1
             numbers[node.index] = f"{label}#{seen[label]}"
     return tuple(numbers[index] for index in order if index in numbers)
 
 
-def _proposal(problem: OverlapProblem, propose: Callable[[], list[int]]) -> _Proposal:
-    alias = _aliases(problem)
-    structure = repr([(n.name, n.kind, alias.get(n.queue)) for n in problem.nodes]) + repr(problem.dependencies)
-    digest = hashlib.sha256(structure.encode()).hexdigest()
+def _propose(choose: Callable[[], Choice]) -> tuple[Choice | None, _Proposal, AnnopipeError | None]:
     try:
-        order = propose()
+        choice = choose()
     except AnnopipeError as error:  # the other ranks must hear of it, or they would wait for this one
-        return _Proposal(digest, (), (), str(error))
-    return _Proposal(digest, tuple(order), launch_tokens(problem, order))
+        return None, _Proposal(error=f"{type(error).__name__}: {error}"), error
+    problem, alias = choice.problem, _aliases(choice.problem)
+    nodes = [(n.name, n.kind, alias.get(n.queue), n.operation) for n in problem.nodes]
+    structure = hashlib.sha256((repr(nodes) + repr(problem.dependencies)).encode()).hexdigest()
+    return choice, _Proposal(structure, choice.order, choice.policy, launch_tokens(problem, choice.order)), None
 
 
-def _follow(problem: OverlapProblem, mine: _Proposal, tokens: tuple[str, ...]) -> list[int]:
-    own = [index for index in mine.order if problem.nodes[index].kind == "launch"]
-    by_token = dict(zip(mine.tokens, own, strict=True))
-    chained = problem.with_sequence(by_token[token] for token in tokens)
+def _follow(mine: Choice, proposal: _Proposal, tokens: tuple[str, ...]) -> tuple[int, ...]:
+    own = [index for index in mine.order if mine.problem.nodes[index].kind == "launch"]
+    by_token = dict(zip(proposal.tokens, own, strict=True))
     place = {index: float(position) for position, index in enumerate(mine.order)}
-    return chained.topological([place[index] for index in range(len(problem.nodes))])
+    rank = [place[index] for index in range(len(mine.problem.nodes))]
+    return tuple(mine.problem.topological(rank, chain=[by_token[token] for token in tokens]))
+
+
+def _raise_if_any(what: str, errors: Sequence[str]) -> None:
+    failed = [f"rank {rank}: {text}" for rank, text in enumerate(errors) if text]
+    if failed:
+        raise OrderError(f"{what} on {len(failed)} of {len(errors)} ranks of the group; {failed[0]}")
 
 
 def _aliases(problem: OverlapProblem) -> dict[str, str]:
@@ -129,3 +150,22 @@ def _gather(item: Any, group: dist.ProcessGroup) -> list[Any]:
     results: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(results, item, group=group)
     return results
+
+
+def _gather_digests(tokens: Sequence[str], queue: str) -> list[tuple[int, str]]:
+    """Number and digest of each rank's tokens; with a time limit, since a rank without collectives does not come."""
+    group = group_by_name(queue)
+    device = torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
+    digest = int(hashlib.sha256("\n".join(tokens).encode()).hexdigest()[:15], 16)
+    mine = torch.tensor([len(tokens), digest], device=device)
+    everyone = [torch.zeros_like(mine) for _ in range(dist.get_world_size(group))]
+    work = dist.all_gather(everyone, mine, group=group, async_op=True)
+    try:
+        if work is not None:
+            work.wait(_CHECK_TIMEOUT)
+    except RuntimeError as error:
+        raise OrderError(
+            f"not all ranks of process group {queue} compared their sequence of collectives within "
+            f"{_CHECK_TIMEOUT.seconds} s: one of them runs another plan, or none ({error})"
+        ) from error
+    return [(int(count), f"{int(value):015x}"[:8]) for count, value in everyone]

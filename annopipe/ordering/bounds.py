@@ -1,5 +1,7 @@
 """Lower bounds: no order can be faster than these."""
 
+from typing import Any
+
 from annopipe.ordering.problem import OverlapProblem
 
 __all__ = ["LowerBound", "lower_bound"]
@@ -21,6 +23,9 @@ class LowerBound(float):
         self = super().__new__(cls, max(computation, communication, critical_path))
         self.computation, self.communication, self.critical_path = computation, communication, critical_path
         return self
+
+    def __getnewargs__(self) -> Any:  # what copies are made from
+        return self.computation, self.communication, self.critical_path
 
 
 def lower_bound(problem: OverlapProblem) -> LowerBound:

@@ -4,13 +4,13 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from annopipe.costs.node_costs import NodeCosts
+from annopipe.costs.node_costs import NodeCosts, as_costs
 from annopipe.errors import CostError
 from annopipe.graphs.stage_graph import StageGraph
 from annopipe.ordering.agreement import check_same_sequence
 from annopipe.ordering.bounds import LowerBound, lower_bound
 from annopipe.ordering.problem import OverlapProblem
-from annopipe.simulation import Task, Timeline, run
+from annopipe.simulation import Network, Task, Timeline, run
 
 __all__ = ["OverlapPlan", "with_costs"]
 
@@ -56,14 +56,19 @@ class OverlapPlan:
         self._need_costs()
         return lower_bound(self.problem)
 
-    def program(self, costs: NodeCosts | None = None) -> list[Task]:
+    @property
+    def network(self) -> Network:
+        """How transfers share the network, as the plan's costs say."""
+        return self.problem.network
+
+    def program(self, costs: NodeCosts | Mapping[str, float] | None = None) -> list[Task]:
         """The simulation's tasks in the plan's order, with the plan's costs or others.
 
         Raises:
             CostError: there are no costs, or they lack a node.
         """
         if costs is not None:
-            return with_costs(self.problem, costs).program(self.indices)
+            return with_costs(self.problem, as_costs(costs)).program(self.indices)
         self._need_costs()
         return self.problem.program(self.indices)
 

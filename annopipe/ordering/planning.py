@@ -4,22 +4,24 @@ The steps: copy the graph (once); describe it as an overlap problem; let the pol
 ranks; prove the order legal; relink the copy in place. Its code is generated once, when it first runs.
 """
 
+import operator
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
+from torch import fx
 
-from annopipe.costs.node_costs import NodeCosts
-from annopipe.errors import AnnopipeError, CostError, OrderError
+from annopipe.costs.node_costs import NodeCosts, as_costs
+from annopipe.errors import AnnopipeError, CostError, GraphError, OrderError
 from annopipe.graphs import meta
 from annopipe.graphs.dependencies import predecessors
 from annopipe.graphs.ops import group_name, launch_of
 from annopipe.graphs.regions import place
 from annopipe.graphs.reordering import check_order, relink
 from annopipe.graphs.stage_graph import StageGraph, body
-from annopipe.ordering.agreement import agree
-from annopipe.ordering.builtin_policies import list_, sequential
+from annopipe.ordering.agreement import Choice, agree
+from annopipe.ordering.builtin_policies import list_
 from annopipe.ordering.plan import OverlapPlan, with_costs
 from annopipe.ordering.problem import OverlapNode, OverlapProblem
 from annopipe.ordering.registry import Policy, find
@@ -46,6 +48,7 @@ def overlap(
     Raises:
         OrderError: unknown policy, an illegal order (the message names the nodes), or ranks with different collectives.
         CostError: the policy needs costs and there are none, or nodes lack one.
+        GraphError: ``graph`` is no stage graph.
 
     >>> import torch, annopipe as ap
     >>> graphs = ap.trace(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
@@ -53,22 +56,30 @@ def overlap(
     >>> ap.overlap(both, policy="alternate").policy
     'alternate'
     """
-    name, function = find(policy)
-    own = graph.copy()
-    problem = problem_of(own)
-    if costs is not None:
-        problem = with_costs(problem, costs if isinstance(costs, NodeCosts) else NodeCosts(costs))
-    elif function in _NEED_COSTS:
-        raise CostError(
-            f"policy {name!r} needs costs: pass costs=ap.costs.measure(graph, values) or ap.costs.load(path), "
-            "or use a policy without costs, such as 'alternate'"
-        )
-    nodes = body(own.graph)
-    order = agree(problem, lambda: _checked_order(problem, name, function), group)
-    check_order(nodes, order, problem.dependencies)
-    if function is not sequential:
-        relink(own.graph, [nodes[index] for index in order])
-    return OverlapPlan(own, problem, order, name)
+    graph = _checked_graph(graph)
+    chosen: list[StageGraph] = []
+
+    def choose() -> Choice:
+        name, function = find(policy)
+        chosen.append(graph.copy())
+        problem = problem_of(chosen[0])
+        if costs is not None:
+            problem = with_costs(problem, as_costs(costs))
+        elif function in _NEED_COSTS:
+            raise CostError(
+                f"policy {name!r} needs costs: pass costs=ap.costs.measure(graph, values) or ap.costs.load(path), "
+                "or use a policy without costs, such as 'alternate'"
+            )
+        with _explained(name):
+            order = _indices(problem, name, function(problem))
+        check_order(problem.nodes, order, problem.dependencies)
+        return Choice(problem, tuple(order), name)
+
+    agreed = agree(choose, group)
+    own, nodes = chosen[0], body(chosen[0].graph)
+    check_order(nodes, agreed.order, agreed.problem.dependencies)
+    relink(own.graph, [nodes[index] for index in agreed.order])
+    return OverlapPlan(own, agreed.problem, agreed.order, agreed.policy)
 
 
 def problem_of(graph: StageGraph) -> OverlapProblem:
@@ -93,32 +104,40 @@ def problem_of(graph: StageGraph) -> OverlapProblem:
                 phase=at.phase,
                 queue=group_name(node) if at.kind == "launch" else "",
                 launch=index[launch] if launch is not None and waits else -1,
+                operation=_operation(node) if at.kind == "launch" else "",
             )
         )
     before = tuple(tuple(earlier) for earlier in predecessors(nodes))
     return OverlapProblem(tuple(described), before, has_costs=False)
 
 
-def _checked_order(problem: OverlapProblem, name: str, function: Policy) -> list[int]:
-    with _explained(name):
-        returned = function(problem)
-        order = _indices(problem, name, returned)
-    check_order(problem.nodes, order, problem.dependencies)
-    return order
+def _checked_graph(graph: Any) -> StageGraph:
+    if isinstance(graph, StageGraph):
+        return graph
+    raise GraphError(
+        f"overlap takes a stage graph, got {type(graph).__name__}: pass what ap.multiplex returned, or graphs.forward "
+        "or graphs.backward of a trace"
+    )
+
+
+def _operation(node: fx.Node) -> str:
+    """A collective and what all ranks must have in common: its data type, reduction and the like."""
+    fixed = [a for a in (*node.args, *node.kwargs.values()) if isinstance(a, str) and a != group_name(node)]
+    fake = meta.value(node)
+    return " ".join([str(node.target), str(getattr(fake, "dtype", "")), *fixed])
 
 
 def _indices(problem: OverlapProblem, name: str, order: Sequence[Any]) -> list[int]:
     by_name = {node.name: node.index for node in problem.nodes}
     indices = []
     for item in order:
-        index = (
-            item.index if isinstance(item, OverlapNode) else by_name.get(item, item) if isinstance(item, str) else item
-        )
-        if isinstance(index, bool) or not isinstance(index, int):
+        found: Any = by_name.get(item, item) if isinstance(item, str) else item
+        try:
+            indices.append(found.index if isinstance(found, OverlapNode) else operator.index(found))
+        except TypeError:
             raise OrderError(
                 f"policy {name!r} returned {item!r}: an order has the problem's nodes, their indices or their names"
-            )
-        indices.append(index)
+            ) from None
     return indices
 
 

@@ -7,7 +7,8 @@ must come before what; it does not see tensors, and whatever it returns is prove
 import dataclasses
 import functools
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 
 from annopipe.errors import OrderError
 from annopipe.simulation import Network, Task, makespan
@@ -23,6 +24,7 @@ class OverlapNode:
     cost: seconds; computation on the issuing thread, a launch's transfer, 0 for a wait.
     queue: launches: the process group.  launch: waits: index of the launch, else -1.
     latency, issue: launches: part of the cost that does not stretch on a shared link; time to start the transfer.
+    operation: launches: the collective, with what must be the same on all ranks (data type, reduction).
     """
 
     index: int
@@ -36,6 +38,7 @@ class OverlapNode:
     launch: int = -1
     latency: float = 0.0
     issue: float = 0.0
+    operation: str = ""
 
     @property
     def thread_time(self) -> float:
@@ -56,6 +59,19 @@ class OverlapProblem:
     dependencies: tuple[tuple[int, ...], ...]
     network: Network = dataclasses.field(default_factory=Network)
     has_costs: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse a problem that is not in program order."""
+        if len(self.nodes) != len(self.dependencies):
+            raise OrderError(
+                f"{len(self.nodes)} nodes, but dependencies for {len(self.dependencies)}: give one per node"
+            )
+        for index, (node, earlier) in enumerate(zip(self.nodes, self.dependencies, strict=True)):
+            if node.index != index or (earlier and not 0 <= min(earlier) <= max(earlier) < index):
+                raise OrderError(
+                    f"{node.name}, number {index}, has index {node.index} and depends on {earlier}: nodes come in "
+                    "program order, and what they depend on comes before them"
+                )
 
     @functools.cached_property
     def successors(self) -> tuple[tuple[int, ...], ...]:
@@ -101,15 +117,6 @@ class OverlapProblem:
     def _tasks(self) -> tuple[Task, ...]:
         return tuple(_task(node, launch=node.launch, after=()) for node in self.nodes)
 
-    def with_sequence(self, launches: Iterable[int]) -> "OverlapProblem":
-        """The problem with the launches chained in the given sequence, so that every legal order has it."""
-        chained = list(launches)
-        extra = dict(zip(chained[1:], chained, strict=False))
-        dependencies = tuple(
-            (*earlier, extra[index]) if index in extra else earlier for index, earlier in enumerate(self.dependencies)
-        )
-        return dataclasses.replace(self, dependencies=dependencies)
-
     def with_costs(
         self,
         seconds: Mapping[str, float],
@@ -122,23 +129,32 @@ class OverlapProblem:
         for n in self.nodes:
             cost = 0.0 if n.kind == "wait" else seconds[n.name]
             own = min(latency.get(n.name, 0.0), cost), issue.get(n.name, 0.0)
-            nodes.append(OverlapNode(n.index, n.name, n.region, n.kind, n.lane, n.phase, cost, n.queue, n.launch, *own))
+            described = (n.index, n.name, n.region, n.kind, n.lane, n.phase, cost, n.queue, n.launch)
+            nodes.append(OverlapNode(*described, *own, n.operation))
         return dataclasses.replace(self, nodes=tuple(nodes), network=network, has_costs=True)
 
-    def topological(self, rank: Sequence[float]) -> list[int]:
+    def topological(self, rank: Sequence[float], chain: Sequence[int] = ()) -> list[int]:
         """A legal order that follows ``rank`` (smaller first) wherever dependencies allow.
 
+        Args:
+            rank: one number per node.
+            chain: nodes that must come in this sequence, too.
+
         Raises:
-            OrderError: the dependencies have a cycle.
+            OrderError: dependencies and chain make a cycle.
         """
+        following = dict(itertools.pairwise(chain))
         missing = [len(set(earlier)) for earlier in self.dependencies]
+        for index in following.values():
+            missing[index] += 1
         ready = [(rank[i], i) for i, count in enumerate(missing) if count == 0]
         heapq.heapify(ready)
         order: list[int] = []
         while ready:
             _, index = heapq.heappop(ready)
             order.append(index)
-            for user in self.successors[index]:
+            users = [*self.successors[index], *([following[index]] if index in following else [])]
+            for user in users:
                 missing[user] -= 1
                 if missing[user] == 0:
                     heapq.heappush(ready, (rank[user], user))

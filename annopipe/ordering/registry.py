@@ -16,6 +16,8 @@ _POLICIES: dict[str, Policy] = {}
 def policy(function: Policy) -> Policy:
     """Register a policy under its function's name; ``ap.overlap(graph, policy="program_order")`` finds it.
 
+    Defining the function again, as in a notebook, replaces it.
+
     The function gets an ``OverlapProblem`` and returns its nodes, or their indices or names, in the order to run. The
     order is proved legal before use.
 
@@ -26,7 +28,9 @@ def policy(function: Policy) -> Policy:
     ... def program_order(problem):
     ...     return problem.nodes
     """
-    name = function.__name__.rstrip("_")
+    if not callable(function) or not hasattr(function, "__qualname__"):
+        raise OrderError(f"a policy is a function from an OverlapProblem to an order, got {function!r}")
+    name = function.__name__.removesuffix("_")  # list_ is called list
     known = _POLICIES.get(name)
     if known is not None and (known.__module__, known.__qualname__) != (function.__module__, function.__qualname__):
         raise OrderError(f"a policy named {name!r} exists already ({known.__module__}): give the function another name")
@@ -51,7 +55,7 @@ def find(name: str | Policy) -> tuple[str, Policy]:
         OrderError: there is no policy of that name.
     """
     if callable(name):
-        return getattr(name, "__name__", "policy"), name
-    if name not in _POLICIES:
+        return getattr(name, "__name__", "policy").removesuffix("_"), name
+    if not isinstance(name, str) or name not in _POLICIES:
         raise OrderError(f"no overlap policy {name!r}; there are {', '.join(_POLICIES)}; add one with @ap.policy")
     return name, _POLICIES[name]

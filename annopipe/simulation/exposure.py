@@ -6,8 +6,11 @@ transfer:
 - to the one waited for, from the moment it moves, whatever else moves beside it;
 - before that, while it is queued, to the transfer of its queue that was launched first of those still moving.
 
-So exposed time summed over regions is the total length of all stalls, and a transfer is never charged more than it
-moved.
+After the last task nothing is left to hide a transfer: what still moves then is exposed, too, and each moment is
+charged to the transfer that ends next.
+
+So exposed time summed over regions is the total length of all stalls and of this tail, and a transfer is never charged
+more than it moved.
 """
 
 from dataclasses import dataclass
@@ -75,6 +78,11 @@ def exposed_by_launch(trace: Trace) -> dict[int, float]:
                 at = until
             index += 1
         exposed[launch] = exposed.get(launch, 0.0) + (end - at)
+    at = trace.ends[-1] if trace.ends else 0.0
+    for launch, transfer in sorted(trace.transfers.items(), key=lambda item: item[1].end):
+        if transfer.end > at:
+            exposed[launch] = exposed.get(launch, 0.0) + (transfer.end - at)
+            at = transfer.end
     return exposed
 
 

@@ -24,8 +24,8 @@ class Simulatable(Protocol):
 def simulate(subject: Simulatable, costs: object | None = None, network: Network | None = None) -> Timeline:
     """Simulate a plan on a cluster that need not be there: when everything runs and which communication is hidden.
 
-    `costs` replaces the costs that the subject was made with (seconds); `network` None is `Network()`: one transfer
-    after the other in each process group, all groups on one link.
+    `costs` replaces the costs that the subject was made with (seconds). `network` None is the network that comes with
+    the costs, else the subject's own, else `Network()`: one transfer after the other, all groups on one link.
 
     Raises GraphError when the subject is nothing that can be simulated, CostError or OrderError when its program is
     wrong.
@@ -44,4 +44,6 @@ def simulate(subject: Simulatable, costs: object | None = None, network: Network
             "method program() returns a sequence of annopipe.simulation.Task"
         )
     program = subject.program() if costs is None else subject.program(costs)
+    for owner in (costs, subject):
+        network = network or getattr(owner, "network", None)
     return run(program, network or Network())

@@ -68,7 +68,8 @@ class Network:
     """How transfers share the network.
 
     Attributes:
-        in_flight: how many transfers of one queue move at the same time. NCCL: 1. gloo: its worker threads, 2.
+        in_flight: how many transfers of one queue move at the same time. NCCL runs one after the other; gloo works on
+            two, but sends both over one connection per peer, in order, so one after the other describes it best.
         shared_link: True: the transfers of all queues share one link in equal parts. False: each queue has its own.
 
     Raises CostError when `in_flight` is less than 1.
@@ -81,9 +82,11 @@ class Network:
     shared_link: bool = True
 
     def __post_init__(self) -> None:
-        if self.in_flight < 1:
+        whole = isinstance(self.in_flight, int) and self.in_flight >= 1
+        if not whole or not isinstance(self.shared_link, bool):
             raise CostError(
-                f"Network(in_flight={self.in_flight}): at least one transfer of a queue must move; give 1 or more"
+                f"Network(in_flight={self.in_flight}, shared_link={self.shared_link}): at least one transfer of a "
+                "queue must move: give a whole number, 1 or more, and True or False"
             )
 
 

@@ -101,12 +101,14 @@ class Timeline:
 
     @cached_property
     def exposed_comm(self) -> float:
-        """Time during which the issuing thread is stalled in a wait; a transfer moves at each such moment."""
-        return math.fsum(self.trace.ends[wait] - self.trace.starts[wait] for wait in self.trace.stalled)
+        """Time during which a transfer moves while the issuing thread is stalled in a wait, or has ended."""
+        stalled = math.fsum(self.trace.ends[wait] - self.trace.starts[wait] for wait in self.trace.stalled)
+        ended = self.trace.ends[-1] if self.trace.ends else 0.0
+        return stalled + max(0.0, self.makespan - ended)
 
     @property
     def hidden_comm(self) -> float:
-        """Time during which a transfer moves and the thread is not stalled."""
+        """Time during which a transfer moves and the thread runs something."""
         return max(0.0, self.comm_time - self.exposed_comm)
 
     @property

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from annopipe.costs import LaunchCall, NodeCosts, wait_for
+from annopipe.errors import CostError
 from annopipe.simulation import Task
 
 __all__ = ["paced_costs", "run_paced"]
@@ -17,10 +18,14 @@ _SPIN_S = 0.0002  # sleeping is not exact: the last stretch is spent polling the
 
 def paced_costs(costs: NodeCosts, ratio: float) -> NodeCosts:
     """The costs with computation scaled to ``ratio`` times the communication, and launches that take no time."""
-    transfers = sum(costs.seconds[key] for key in costs.issue)
+    transfers = sum(costs.seconds[key] + issue for key, issue in costs.issue.items())
     computation = sum(seconds for key, seconds in costs.seconds.items() if key not in costs.issue)
+    if not transfers and ratio:
+        raise CostError("nothing to pace computation against: the graph has no communication")
     scale = ratio * transfers / computation if computation else 0.0
-    seconds = {key: value if key in costs.issue else value * scale for key, value in costs.seconds.items()}
+    seconds = {
+        key: value + costs.issue[key] if key in costs.issue else value * scale for key, value in costs.seconds.items()
+    }
     return NodeCosts(seconds, costs.latency, dict.fromkeys(costs.issue, 0.0), costs.network, "measured, paced")
 
 
@@ -34,11 +39,13 @@ def run_paced(program: Sequence[Task], calls: Mapping[str, LaunchCall]) -> float
             flying[position] = calls[task.name].launch()
         elif task.kind == "wait":
             _sleep_until(clock)
-            wait_for(flying.pop(task.launch))
+            wait_for(flying[task.launch])
             clock = max(clock, time.perf_counter())
         else:
             clock += task.duration
     _sleep_until(clock)
+    for launched in flying.values():  # those that the program never waits for must not run on into the next round
+        wait_for(launched)
     return time.perf_counter() - started
 
 

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 import annopipe as ap
+from annopipe.errors import AnnopipeError
 from annopipe.simulation import html
 from benchmarks.groups import emulated, pinned
 from benchmarks.pair.case import Case
@@ -31,7 +32,13 @@ __all__ = ["main", "measure_case"]
 
 def main() -> None:
     """Measure the case that the command line gives."""
-    case = Case.from_json(sys.argv[1])
+    try:
+        _run(Case.from_json(sys.argv[1]))
+    except AnnopipeError as error:  # the parent shows the message, not where it was raised
+        sys.exit(f"{type(error).__name__}: {error}")
+
+
+def _run(case: Case) -> None:
     torch.set_num_threads(1)
     with contextlib.suppress(PermissionError):  # as root, other programs on the machine disturb the measurement less
         os.setpriority(os.PRIO_PROCESS, 0, -10)  # gloo's threads inherit it, since they start later
@@ -58,7 +65,7 @@ def measure_case(case: Case, device: torch.device, progress: Callable[[str], Non
         costs = paced_costs(costs, case.ratio)
     progress("planning")
     plans = {name: ap.overlap(pair.both, policy=name, costs=costs, group=group) for name in case.policies}
-    wrong = {name: pair.differences(plan.run(pair.values)) for name, plan in plans.items()}
+    wrong = _wrong_anywhere({name: pair.differences(plan.run(pair.values)) for name, plan in plans.items()})
     runs = _paced_runs(plans, calls) if case.paced else _real_runs(pair, plans, device)
     times: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(case.rounds + 1):  # the first round warms up
@@ -67,9 +74,17 @@ def measure_case(case: Case, device: torch.device, progress: Callable[[str], Non
             seconds = _longest(run, device)
             if number:
                 times[name].append(seconds)
+    gc.unfreeze()
     if case.output and dist.get_rank() == 0:
         html.write(Path(case.output) / "timeline.html", {n: p.timeline for n, p in plans.items()}, "annopipe overlap")
     return _summary(case, plans, times, wrong, trace_s)
+
+
+def _wrong_anywhere(mine: dict[str, list[str]]) -> dict[str, list[str]]:
+    """What differs from eager autograd, by policy, on all ranks: every rank has gradients of its own."""
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    return {name: [f"rank {r}: {v}" for r, found in enumerate(everyone) for v in found[name]] for name in mine}
 
 
 def _summary(
@@ -87,12 +102,14 @@ def _summary(
                 "fastest_s": min(seconds),
                 "slowest_s": max(seconds),
                 "simulated_s": plan.timeline.makespan if plan else None,
-                "hidden_share": plan.timeline.hidden_share if plan else None,
+                "hidden_share": plan.timeline.hidden_share if plan and plan.timeline.comm_time else None,
             }
         )
     return {
         "case": json.loads(case.to_json()),
         "ranks": dist.get_world_size(),
+        "cores": len(os.sched_getaffinity(0)),
+        "priority": os.getpriority(os.PRIO_PROCESS, 0),
         "nodes": len(first.order),
         "trace_s": trace_s,
         "bound_s": float(bound),

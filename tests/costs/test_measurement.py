@@ -60,3 +60,26 @@ def test_measuring_nothing_is_refused(traced) -> None:
         ap.costs.measure(graphs.forward, values, repeat=0)
     with pytest.raises(ap.GraphError, match="no value for"):
         ap.costs.measure(graphs.forward, {})
+
+
+def test_measuring_leaves_the_random_state_alone() -> None:
+    graphs = ap.trace(nn.Dropout(0.5), (torch.ones(4),))
+    before = torch.get_rng_state()
+    ap.costs.measure(graphs.forward, {"input.input": torch.ones(4)}, repeat=1, warmup=0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_costlier_node_costs_more() -> None:
+    class Products(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            with ap.region("small"):
+                small = x[:8, :8] @ x[:8, :8]
+            with ap.region("large"):
+                return small, x @ x
+
+    graphs = ap.trace(Products(), (torch.ones(400, 400),))
+    costs = ap.costs.measure(graphs.forward, {"input.x": torch.ones(400, 400)}, repeat=5)
+    by_region: dict[str, float] = {}
+    for row in ap.region_table(graphs.forward):
+        by_region[row.region] = by_region.get(row.region, 0.0) + costs.seconds[row.node.name]
+    assert by_region["large"] > by_region["small"] > 0

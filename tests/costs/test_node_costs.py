@@ -17,7 +17,8 @@ def test_costs_survive_a_file(tmp_path: Path) -> None:
 
 
 def test_costs_of_two_graphs_join_under_their_lanes() -> None:
-    joined = COSTS.in_lane("F") | ap.NodeCosts({"mm": 3e-3}).in_lane("B")
+    joined = COSTS.in_lane("F") | ap.NodeCosts({"mm": 3e-3}, network=COSTS.network).in_lane("B")
+    assert joined.source == "measured and given"
     assert joined.seconds == {"F.mm": 1e-3, "F.l": 2e-3, "B.mm": 3e-3}
     assert joined.latency == {"F.l": 1e-4}
     assert joined.issue == {"F.l": 1e-5}
@@ -50,10 +51,26 @@ def test_a_file_with_a_malformed_network_is_refused(tmp_path: Path) -> None:
     data = json.loads(path.read_text())
     data["network"] = {"lanes": 3}
     path.write_text(json.dumps(data))
-    with pytest.raises(ap.CostError, match="the network is malformed"):
+    with pytest.raises(ap.CostError, match="costs.json is malformed"):
         ap.costs.load(path)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ap.CostError, match="cannot read node costs"):
         ap.costs.load(tmp_path / "nothing.json")
+
+
+def test_costs_for_different_networks_do_not_join() -> None:
+    with pytest.raises(ap.CostError, match="different networks"):
+        _ = COSTS | ap.NodeCosts({"a": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("seconds", [1]), ("latency", {"l": "x"}), ("network", {"in_flight": 1.5})]
+)
+def test_a_file_with_a_malformed_field_is_refused(field: str, value: object, tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "costs.json"
+    COSTS.save(path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    with pytest.raises(ap.CostError, match="costs.json is malformed"):
+        ap.costs.load(path)

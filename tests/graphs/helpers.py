@@ -149,7 +149,9 @@ def _check_gradients(graphs: Any, eager: Eager, values: dict[str, Any]) -> None:
     torch.manual_seed(11)
     first = graphs.backward_input(values)
     halves = {**first, **graphs.backward_weight({**values, **first})}
-    assert_same(gradients(graphs, halves), (_ordered(expected, graphs.parameter_gradients(halves)), expected_inputs), "I+W")
+    assert_same(
+        gradients(graphs, halves), (_ordered(expected, graphs.parameter_gradients(halves)), expected_inputs), "I+W"
+    )
 
 
 def _ordered(expected: dict[str, Tensor], like: dict[str, Tensor]) -> dict[str, Tensor]:

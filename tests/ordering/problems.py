@@ -66,7 +66,7 @@ class _Builder:
 
 @st.composite
 def random_problems(draw: st.DrawFn, most_nodes: int = 24) -> OverlapProblem:
-    """Problems with one to three lanes, transfers on one or two queues, and dependencies only within a lane."""
+    """Problems with one to three lanes, transfers on one or two queues, and a few dependencies between lanes."""
     nodes: list[OverlapNode] = []
     dependencies: list[tuple[int, ...]] = []
     open_launches: dict[str, list[int]] = {}
@@ -74,7 +74,8 @@ def random_problems(draw: st.DrawFn, most_nodes: int = 24) -> OverlapProblem:
     for number in range(draw(st.integers(1, most_nodes))):
         lane = draw(st.sampled_from(["B", "F", "G"]))
         kind = draw(st.sampled_from(["compute", "compute", "launch", "wait", "host"]))
-        mine = [n.index for n in nodes if n.lane == lane]
+        across = draw(st.integers(0, 9)) == 0  # fences and random numbers order nodes of other lanes, too
+        mine = [n.index for n in nodes if across or n.lane == lane]
         before = set(draw(st.lists(st.sampled_from(mine), max_size=2))) if mine else set()
         launch = -1
         if kind == "wait":

@@ -108,7 +108,86 @@ def test_a_policy_that_fails_on_one_rank_stops_all_of_them_at_once(tmp_path) -> 
         """,
         tmp_path,
     )
-    assert all("rank 1: policy 'fails' failed: ValueError: no idea" in text for text in outputs)
+    assert all("policy 'fails' failed: ValueError: no idea" in text for text in outputs)
+    assert "planning failed on 1 of 2 ranks of the group; rank 1" in outputs[0]
+
+
+def test_missing_costs_on_one_rank_stop_all_of_them_at_once(tmp_path) -> None:
+    outputs = _run(
+        """
+        both, values = pair()
+        try:
+            ap.overlap(both, policy="list" if rank else "alternate", group=dist.group.WORLD)
+        except ap.AnnopipeError as error:
+            print(type(error).__name__, error)
+        """,
+        tmp_path,
+    )
+    assert outputs[0].startswith("OrderError planning failed on 1 of 2 ranks of the group; rank 1: CostError")
+    assert outputs[1].startswith("CostError policy 'list' needs costs")
+
+
+def test_ranks_with_other_policies_run_the_order_of_the_first(tmp_path) -> None:
+    outputs = _run(
+        """
+        from annopipe.graphs.stage_graph import body
+        from annopipe.graphs.meta import placed
+        both, values = pair()
+        plan = ap.overlap(both, policy="sequential" if rank else "alternate", group=dist.group.WORLD)
+        plan.run(values)
+        assert [placed(node).key for node in body(plan.graph.graph)] == list(plan.order)
+        print(plan.policy, plan.order)
+        """,
+        tmp_path,
+    )
+    assert outputs[0] == outputs[1]
+    assert outputs[0].startswith("alternate")
+
+
+def test_another_collective_in_the_same_region_is_refused(tmp_path) -> None:
+    outputs = _run(
+        """
+        class Reduce(nn.Module):
+            def forward(self, x):
+                with ap.comm("d"):
+                    op = "sum" if rank else "max"
+                    return fc.all_reduce(x, op, dist.group.WORLD) * 1
+        graphs = ap.trace(Reduce(), (torch.ones(2),))
+        for group in (dist.group.WORLD, None):
+            try:
+                ap.overlap(graphs.forward, policy="alternate", group=group).run({"input.x": torch.ones(2)})
+            except ap.OrderError as error:
+                print(error)
+        """,
+        tmp_path,
+    )
+    for text in outputs:
+        assert "have different collectives" in text
+        assert "would issue different sequences of collectives" in text
+
+
+def test_a_rank_that_runs_no_plan_is_noticed_within_the_time_limit(tmp_path) -> None:
+    outputs = _run(
+        """
+        import time
+        from datetime import timedelta
+        from annopipe.ordering import agreement
+        agreement._CHECK_TIMEOUT = timedelta(seconds=1)
+        both, values = pair()
+        plan = ap.overlap(both, policy="alternate")
+        if rank == 0:
+            try:
+                plan.run(values)
+            except ap.OrderError as error:
+                print(error)
+        else:
+            time.sleep(4)
+        print("done", flush=True)
+        import os; os._exit(0)  # the group is broken now
+        """,
+        tmp_path,
+    )
+    assert "compared their sequence of collectives within 1 s" in outputs[0]
 
 
 def test_different_collectives_are_refused_on_every_rank(tmp_path) -> None:

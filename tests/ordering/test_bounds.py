@@ -1,10 +1,12 @@
 """Lower bounds: each of the three, and that no order of a small problem beats them."""
 
 import itertools
+import pickle
+from copy import deepcopy
 
 from hypothesis import given, settings
 
-from annopipe.ordering.bounds import lower_bound
+from annopipe.ordering.bounds import LowerBound, lower_bound
 from annopipe.ordering.problem import OverlapNode, OverlapProblem
 from tests.ordering.problems import random_problems
 
@@ -30,3 +32,9 @@ def test_no_legal_order_of_a_small_problem_beats_the_bound(problem: OverlapProbl
         legal = all(place[s] < place[i] for i, earlier in enumerate(problem.dependencies) for s in earlier)
         if legal:
             assert problem.makespan(order) >= bound - 1e-9
+
+
+def test_a_bound_can_be_copied_and_sent() -> None:
+    bound = LowerBound(1.0, 2.0, 3.0)
+    for copy in (pickle.loads(pickle.dumps(bound)), deepcopy(bound)):
+        assert (copy, copy.computation, copy.communication, copy.critical_path) == (3.0, 1.0, 2.0, 3.0)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -9,6 +10,7 @@ from torch import nn
 import annopipe as ap
 from annopipe.graphs.stage_graph import body
 from annopipe.ordering import registry
+from annopipe.simulation import Network
 
 
 class Block(nn.Module):
@@ -156,3 +158,36 @@ def test_overlap_works_on_a_graph_that_is_not_combined() -> None:
     plan = ap.overlap(graphs.forward, policy="alternate")
     values = {**graphs.bind(module), **graphs.bind_inputs(x)}
     assert _run(plan, values).keys() == graphs.forward(values).keys()
+
+
+@pytest.mark.parametrize("graph", [None, nn.Linear(2, 2), "graphs"])
+def test_something_else_than_a_stage_graph_is_refused(graph: Any) -> None:
+    given = ap.trace(nn.Linear(2, 2), (torch.ones(1, 2),)) if graph == "graphs" else graph
+    with pytest.raises(ap.GraphError, match="overlap takes a stage graph, got"):
+        ap.overlap(given)
+
+
+def test_simulate_uses_the_network_of_the_costs(pair: tuple[ap.StageGraph, dict]) -> None:
+    both, _ = pair
+    plan = ap.overlap(both, policy="alternate")
+    network = Network(in_flight=3)
+    costs = ap.NodeCosts(dict.fromkeys(plan.order, 0.5), network=network)
+    planned = ap.overlap(both, policy="alternate", costs=costs)
+    assert planned.network == network
+    for timeline in (planned.timeline, ap.simulate(planned), ap.simulate(plan, costs)):
+        assert timeline.trace.network == network
+    assert ap.simulate(plan, costs, Network(in_flight=2)).trace.network.in_flight == 2
+    assert ap.simulate(plan, dict.fromkeys(plan.order, 0.25)).makespan == 0.25 * len(plan.order)
+
+
+def test_a_policy_may_return_numpy_integers(pair: tuple[ap.StageGraph, dict]) -> None:
+    both, _ = pair
+    plan = ap.overlap(both, policy=lambda problem: np.arange(len(problem.nodes)))
+    assert plan.indices == tuple(range(len(plan.order)))
+
+
+def test_something_else_than_a_function_cannot_be_a_policy() -> None:
+    with pytest.raises(ap.OrderError, match="a policy is a function"):
+        ap.policy(3)  # type: ignore[arg-type]
+    with pytest.raises(ap.OrderError, match="no overlap policy"):
+        ap.overlap(ap.trace(nn.Linear(2, 2), (torch.ones(1, 2),)).forward, policy=["list"])  # type: ignore[arg-type]

@@ -33,6 +33,10 @@ def slow_exposure(timeline: Timeline) -> tuple[float, float, dict[tuple[str, str
             exposed += end - start
             key = (guilty.lane, guilty.region)
             charged[key] = charged.get(key, 0.0) + end - start
+        if active and middle > timeline.trace.ends[-1]:
+            last = min(active, key=lambda span: span.end)
+            exposed += end - start
+            charged[last.lane, last.region] = charged.get((last.lane, last.region), 0.0) + end - start
     return comm, exposed, charged
 
 
@@ -78,6 +82,14 @@ def test_front_most_of_several_in_flight_is_charged():
     program = [Task(name, "launch", 2.0, name) for name in "abc"] + [Task("w", "wait", launch=2)]
     rows = run(program, Network(in_flight=2)).regions
     assert [(row.region, row.exposed) for row in rows] == [("a", 4.0), ("b", 0.0), ("c", 2.0)]
+
+
+def test_what_moves_after_the_last_task_is_exposed():
+    timeline = run([Task("mm", "compute", 1.0), Task("x", "launch", 3.0, "reduce")])
+    assert (timeline.exposed_comm, timeline.hidden_comm) == (3.0, 0.0)
+    timeline = run([Task("x", "launch", 3.0, "reduce"), Task("mm", "compute", 1.0)])
+    assert (timeline.exposed_comm, timeline.hidden_comm) == (2.0, 1.0)
+    assert timeline.regions[0].exposed == 2.0
 
 
 def test_no_communication_is_all_hidden():

@@ -66,7 +66,7 @@ def test_unknown_kind_is_refused():
 
 
 def test_at_least_one_transfer_is_in_flight():
-    with pytest.raises(CostError, match=r"in_flight=0.*give 1 or more"):
+    with pytest.raises(CostError, match=r"in_flight=0.*give a whole number, 1 or more"):
         Network(in_flight=0)
 
 

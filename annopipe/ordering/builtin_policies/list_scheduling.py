@@ -5,7 +5,8 @@ computation with the longest path still behind it, transfers included. So launch
 once its transfer is over or nothing else is left to run; and weight gradients, which nothing depends on, fill the
 gaps.
 
-One rule for "longest" does not fit all graphs, so a few are tried in simulation and the shortest order is kept.
+One rule for "longest" does not fit all graphs, so a few are tried in simulation and the shortest order is kept;
+program order and ``alternate`` are among the candidates, so list scheduling is never slower than these.
 Source: list scheduling, Graham (1969); critical-path priorities, Hu (1961).
 """
 
@@ -16,6 +17,8 @@ from collections.abc import Sequence
 
 from annopipe.ordering.adjustments import waits_late
 from annopipe.ordering.bounds import lower_bound
+from annopipe.ordering.builtin_policies.alternate import alternate
+from annopipe.ordering.builtin_policies.sequential import sequential
 from annopipe.ordering.problem import OverlapProblem
 from annopipe.ordering.registry import policy
 
@@ -49,8 +52,12 @@ def list_(problem: OverlapProblem) -> list[int]:
     enough = lower_bound(problem) * _CLOSE
     tries = max(1, min(len(_RULES), _NODES_TRIED // max(1, len(problem.nodes))))
     best, shortest = list(range(len(problem.nodes))), math.inf
-    for rule in _RULES[:tries]:
-        order = waits_late(problem, _schedule(problem, _priorities(problem, rule)))
+    for number in range(tries + 2):
+        if number < tries:
+            order = _schedule(problem, _priorities(problem, _RULES[number]))
+        else:
+            order = list(alternate(problem) if number == tries else sequential(problem))
+        order = waits_late(problem, order)
         makespan = problem.makespan(order)
         if makespan < shortest:
             best, shortest = order, makespan
@@ -81,7 +88,8 @@ def _schedule(problem: OverlapProblem, priority: Sequence[float]) -> list[int]:
     waiting: list[tuple[float, int]] = []  # by the end of their transfer
     arrival: dict[int, float] = {}
     order: list[int] = []
-    clock = link = 0.0
+    links: dict[str, float] = {}  # when each link is free again
+    clock = 0.0
 
     def push(index: int) -> None:
         if nodes[index].kind == "wait":
@@ -108,6 +116,7 @@ def _schedule(problem: OverlapProblem, priority: Sequence[float]) -> list[int]:
             node = nodes[index]
             clock += node.thread_time
             if node.kind == "launch":
-                link = arrival[index] = max(clock, link) + node.cost
+                link = "" if problem.network.shared_link else node.queue
+                links[link] = arrival[index] = max(clock, links.get(link, 0.0)) + node.cost
         issue(index)
     return order
