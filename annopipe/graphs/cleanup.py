@@ -35,6 +35,6 @@ def _is_artefact(node: fx.Node) -> bool:
     if node.target in _ALIASES:
         return True  # graphs run without autograd, so a detach is the tensor itself
     if node.target is _aten.clone.default and BOUNDARY_KEY in meta.custom_tags(node):
-        return meta.is_traced_in_forward(node)
+        return not meta.is_traced_in_backward(node)  # without gradients, nodes have no side
     waits_for_nothing = traits(node).wait and launch_of(node) is None
     return waits_for_nothing and traits(node.all_input_nodes[0]).wait

@@ -34,7 +34,7 @@ def predecessors(nodes: Sequence[fx.Node]) -> list[list[int]]:
         fences |= {
             index
             for index, node in enumerate(nodes)
-            if any(storages.hold_an_input(written) for written in written_arguments(node))
+            if any(storages.hold_an_input(written) for written in _written_until_now(node))
         }
         _keep_storages_in_order(nodes, before, storages, {storages.of(node) for node in contested})
     last_random = last_fence = -1
@@ -57,10 +57,15 @@ def _keep_storages_in_order(
     """Order reads and writes of contested storages; the others need no more than data dependencies."""
     last_write: dict[fx.Node, int] = {}
     reads: dict[fx.Node, list[int]] = {}
+    filling: dict[fx.Node, fx.Node] = {}  # storage to the in-place launch that fills it
     for index, node in enumerate(nodes):
         writes = {storages.of(n) for n in written_arguments(node)}
         touched = {storages.of(n) for n in (node, *node.all_input_nodes)}
+        if traits(node).launch:
+            filling.update(dict.fromkeys(writes, node))
         launch = launch_of(node)
+        if launch is None and traits(node).wait:  # for the argument of an in-place launch: its wait, too
+            launch = filling.get(storages.of(node.all_input_nodes[0]))
         if launch is not None:  # the transfer ends here: it read the launch's inputs and wrote its result until now
             touched |= {storages.of(n) for n in launch.all_input_nodes}
             writes.add(storages.of(launch))
@@ -72,6 +77,12 @@ def _keep_storages_in_order(
                 last_write[storage] = index
             else:
                 reads.setdefault(storage, []).append(index)
+
+
+def _written_until_now(node: fx.Node) -> list[fx.Node]:
+    """What a node writes to, and what the launch that it waits for writes to until then."""
+    launch = launch_of(node)
+    return [*written_arguments(node), *([] if launch is None else written_arguments(launch))]
 
 
 def _read_unfinished(node: fx.Node) -> bool:

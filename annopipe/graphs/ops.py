@@ -80,11 +80,12 @@ _HIDDEN_WRITES = frozenset(
         "instance_norm",
         "miopen_batch_norm",
         "native_batch_norm",
+        "set",
         "set_",
     )
 )
 _HIDDEN_VIEWS = frozenset(
-    f"aten::{name}" for name in ("_unsafe_view", "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes")
+    f"aten::{name}" for name in ("_unsafe_view", "lift", "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes")
 )
 _CHECKS = ("_assert", "_functional_assert", "_linalg_check_errors", "sym_constrain_range", "_functional_sym_constrain")
 _GROUP_ARGUMENTS = ("group_name", "group")
@@ -146,12 +147,13 @@ def _overload_traits(op: torch._ops.OpOverload) -> OpTraits:
     shares = tuple((position, own) for position, own, alias in arguments if alias is not None and not alias.is_write)
     launch = name in _LAUNCHES or name in _INPLACE_LAUNCHES
     wait = name in _WAITS
-    known = launch or wait or op.namespace in _PURE_NAMESPACES
+    dispatched = torch._C._dispatch_has_kernel(op.name())  # not so are operators of TorchScript alone
+    known = launch or wait or (op.namespace in _PURE_NAMESPACES and dispatched)
     fence = not known or name in _EFFECTS or name in _HIDDEN_WRITES
     view = name in _HIDDEN_VIEWS or (not writes and any(returned.alias_info is not None for returned in schema.returns))
     if name in _HIDDEN_VIEWS or wait:
         shares = ((0, schema.arguments[0].name),)
-    elif not (shares or writes) and (fence or _is_composite(op)):
+    elif not (shares or writes) and (fence or not dispatched or _is_composite(op)):
         shares = tuple((position, own) for position, own, _ in arguments)  # they may return an argument as it is
     return OpTraits(
         launch=launch,

@@ -162,7 +162,7 @@ def test_overlap_works_on_a_graph_that_is_not_combined() -> None:
 
 @pytest.mark.parametrize("graph", [None, nn.Linear(2, 2), "graphs"])
 def test_something_else_than_a_stage_graph_is_refused(graph: Any) -> None:
-    given = ap.trace(nn.Linear(2, 2), (torch.ones(1, 2),)) if graph == "graphs" else graph
+    given: Any = ap.trace(nn.Linear(2, 2), (torch.ones(1, 2),)) if graph == "graphs" else graph
     with pytest.raises(ap.GraphError, match="overlap takes a stage graph, got"):
         ap.overlap(given)
 
@@ -182,7 +182,7 @@ def test_simulate_uses_the_network_of_the_costs(pair: tuple[ap.StageGraph, dict]
 
 def test_a_policy_may_return_numpy_integers(pair: tuple[ap.StageGraph, dict]) -> None:
     both, _ = pair
-    plan = ap.overlap(both, policy=lambda problem: np.arange(len(problem.nodes)))
+    plan = ap.overlap(both, policy=lambda problem: list(np.arange(len(problem.nodes))))
     assert plan.indices == tuple(range(len(plan.order)))
 
 

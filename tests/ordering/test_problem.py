@@ -37,7 +37,8 @@ def test_a_topological_order_by_position_is_program_order(problem: OverlapProble
 
 def test_lanes_and_regions_come_in_order_of_appearance() -> None:
     nodes = tuple(
-        OverlapNode(i, f"n{i}", r, "compute", lane, "", 0.5) for i, (lane, r) in enumerate(["Bx", "Fy", "Bz"])
+        OverlapNode(i, f"n{i}", r, "compute", lane, "", 0.5)
+        for i, (lane, r) in enumerate([("B", "x"), ("F", "y"), ("B", "z")])
     )
     problem = OverlapProblem(nodes, ((),) * 3)
     assert (problem.lanes, problem.regions, problem.costs) == (("B", "F"), ("x", "y", "z"), (0.5, 0.5, 0.5))
