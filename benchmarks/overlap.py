@@ -19,62 +19,81 @@ import click
 from rich.console import Console
 
 from annopipe.errors import AnnopipeError
+from annopipe.ordering.registry import find
 from benchmarks import netlab
 from benchmarks.launch import run_ranks
 from benchmarks.netlab.units import rate_bytes_per_s
 from benchmarks.pair.case import NETWORKS, Case, NetworkKind
+from benchmarks.pair.limits import judge, limits_table
 from benchmarks.pair.report import table
 
 __all__ = ["command", "run_cases"]
 
 _WORKER = "benchmarks.pair.worker"
 _TIMEOUT_S = 600.0
-_DEMO_BLOCKS = 2
+_OFFERED = tuple(kind for kind in NETWORKS if kind != "pinned")  # that one is for gpu_check, with one rank
 
 
 @click.command("overlap")
-@click.option("--demo", is_flag=True, help="A small case in about a minute.")
+@click.option("--demo", is_flag=True, help="Fewer rounds: about a minute with the other defaults.")
 @click.option("--ranks", type=click.IntRange(1), default=2, show_default=True, help="Processes, one rank each.")
 @click.option("--blocks", default="2", show_default=True, help="Blocks of the stage; several cases with commas: 1,2,4.")
-@click.option("--paced/--real", default=None, help="Only paced, or only real computation; default: both.")
-@click.option("--network", type=click.Choice([*NETWORKS, "auto"]), default="auto", show_default=True)
+@click.option("--paced/--real", default=None, help="One kind of run; default: both, paced with more ranks than cores.")
+@click.option("--network", type=click.Choice([*_OFFERED, "auto"]), default="auto", show_default=True)
 @click.option("--rate", default="800mbit", show_default=True, help="Bandwidth that the ranks share, as tc writes it.")
-@click.option("--ratio", default=1.0, show_default=True, help="Paced: computation over communication.")
+@click.option("--ratio", type=float, default=1.0, show_default=True, help="Paced: computation over communication.")
 @click.option("--sequence", type=click.IntRange(1), default=512, show_default=True, help="Tokens per sequence.")
 @click.option("--policy", "policies", multiple=True, help="Policies to compare; default: all that come with annopipe.")
-@click.option("--rounds", type=click.IntRange(1), default=7, show_default=True, help="Repetitions, in alternation.")
-@click.option("--json", "json_path", type=click.Path(dir_okay=False), help="Write the results as JSON too.")
-@click.option("--output", default="out/overlap", show_default=True, help="Folder for the HTML timelines.")
+@click.option("--rounds", type=click.IntRange(1), help="Repetitions, in alternation.  [default: 9; with --demo 5]")
+@click.option("--check", is_flag=True, help="Compare with the limits that annopipe sets itself; exit code 1 if missed.")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results as JSON.")
+@click.option("--output", type=click.Path(file_okay=False, path_type=Path), default="out/overlap", show_default=True)
 def command(**options: Any) -> None:
-    """Hide an MoE pair's communication: eager, sequential and every policy, measured beside simulated."""
-    console = Console(stderr=True)
-    rate_bytes = rate_bytes_per_s(options["rate"])
-    network = _network(options["network"], options["ranks"])
-    blocks = [_DEMO_BLOCKS] if options["demo"] else [_positive(text) for text in options["blocks"].split(",")]
-    modes = (False, True) if options["paced"] is None else (options["paced"],)
-    base = Case(
-        network=network,
-        rate_bytes_per_s=rate_bytes,
-        ratio=options["ratio"],
-        sequence=options["sequence"],
-        rounds=5 if options["demo"] else options["rounds"],
-    )
-    if options["policies"]:
-        base = dataclasses.replace(base, policies=tuple(options["policies"]))
-    folder = Path(options["output"])
-    cases = [
-        dataclasses.replace(base, blocks=n, paced=paced, output=str(folder / f"{'paced' if paced else 'real'}-{n}"))
-        for n in blocks
-        for paced in modes
-    ]
-    results = run_cases(cases, options["ranks"], options["rate"], console)
+    """Hide an MoE pair's communication: eager, sequential and every policy, measured beside simulated.
+
+    HTML timelines go to the folder --output.
+    """
+    ranks = options["ranks"]
+    cases = _cases(options, _network(options["network"], ranks))
+    if options["json_path"]:
+        options["json_path"].parent.mkdir(parents=True, exist_ok=True)
+    results = run_cases(cases, ranks, options["rate"], Console(stderr=True))
     click.echo(table(results))
     if options["json_path"]:
-        _write_json(Path(options["json_path"]), results)
+        _write_json(options["json_path"], results)
     for case in cases:
         click.echo(f"timeline: {Path(case.output) / 'timeline.html'}")
     if not all(result["bitwise_equal"] for result in results):
         raise AnnopipeError("results differ from eager autograd; see the table")
+    if options["check"]:
+        judged = judge(results)
+        click.echo(limits_table(judged))
+        if not all(limit.kept for limit in judged):
+            raise click.exceptions.Exit(1)
+
+
+def _cases(options: dict[str, Any], network: NetworkKind) -> list[Case]:
+    ranks, paced = options["ranks"], options["paced"]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    both = (False, True) if ranks <= cores else (True,)  # more ranks than cores: only paced times mean anything
+    for name in options["policies"]:
+        find(name)
+    base = Case(
+        network=network,
+        rate_bytes_per_s=rate_bytes_per_s(options["rate"]),
+        ratio=options["ratio"],
+        sequence=options["sequence"],
+        experts=8 if 8 % ranks == 0 else 4 * ranks,
+        rounds=options["rounds"] or (5 if options["demo"] else 9),
+        policies=tuple(options["policies"]) or Case.policies,
+    )
+    return [
+        dataclasses.replace(
+            base, blocks=n, paced=kind, output=str(options["output"] / f"{'paced' if kind else 'real'}-{n}")
+        )
+        for n in [_positive(text) for text in options["blocks"].split(",")]
+        for kind in (both if paced is None else (paced,))
+    ]
 
 
 def run_cases(cases: list[Case], ranks: int, rate: str, console: Console) -> list[dict[str, Any]]:
@@ -84,8 +103,11 @@ def run_cases(cases: list[Case], ranks: int, rate: str, console: Console) -> lis
         Path(case.output).mkdir(parents=True, exist_ok=True)
         mode = "paced" if case.paced else "real"
         title = f"case {number + 1} of {len(cases)}: {mode}, {case.blocks} blocks, {ranks} ranks"
-        with console.status(title) as status:
-            results.append(_run_case(case, ranks, rate, lambda text, title=title: status.update(f"{title}: {text}")))
+        if console.is_terminal:
+            with console.status(title) as status:
+                results.append(_run_case(case, ranks, rate, lambda text, at=title: status.update(f"{at}: {text}")))
+        else:
+            results.append(_run_case(case, ranks, rate, lambda text, at=title: console.print(f"{at}: {text}")))
         console.print(f"{title}: done")
     return results
 
@@ -117,7 +139,7 @@ def _network(asked: Any, ranks: int) -> NetworkKind:
     if asked != "auto":
         kind: NetworkKind = asked  # click has checked it
         return kind
-    if len(list(Path("/dev").glob("nvidia[0-9]*"))) >= ranks > 1:
+    if len(list(Path("/dev").glob("nvidia[0-9]*"))) >= ranks > 1 and "+cpu" not in version("torch"):
         return "nccl"
     return "emulated" if netlab.available() else "namespaces"
 

@@ -11,6 +11,7 @@ import click
 
 __all__ = ["command"]
 
+_REQUIRED = frozenset({"python", "torch", "gloo"})
 _OLDEST, _NEWEST = (2, 11), (2, 15)
 
 
@@ -33,6 +34,8 @@ def findings() -> list[Finding]:
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     lab = netlab.available()
     gpus = torch.cuda.device_count()
+    distributed = dist.is_available()
+    nccl = distributed and dist.is_nccl_available()
     names = ", ".join(torch.cuda.get_device_name(index) for index in range(gpus))
     triton = importlib.util.find_spec("triton") is not None
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -44,22 +47,30 @@ def findings() -> list[Finding]:
             f"{torch.__version__}; supported: {_OLDEST[0]}.{_OLDEST[1]} to {_NEWEST[0]}.{_NEWEST[1]}",
         ),
         Finding("processor cores", True, f"{cores}; with more ranks than cores only paced times mean anything"),
-        Finding("gloo", dist.is_gloo_available(), "ranks as processes on CPU"),
+        Finding("gloo", distributed and dist.is_gloo_available(), "ranks as processes on CPU"),
         Finding("rate-limited network", lab is None, lab or "network namespaces with tc: bench overlap uses them"),
         Finding("GPU", gpus > 0, names or "none; bench overlap runs on CPU, gpu_check needs one"),
-        Finding("NCCL", dist.is_nccl_available(), "ranks on GPUs" if dist.is_nccl_available() else "not in this torch"),
-        Finding("triton", triton, importlib.metadata.version("triton") if triton else "not installed"),
+        Finding("NCCL", nccl, "ranks on GPUs" if nccl else "not in this torch"),
+        Finding("triton", triton, _version_of("triton") if triton else "not installed"),
     ]
+
+
+def _version_of(module: str) -> str:
+    """The version of the distribution that a module comes from, which may have another name."""
+    names = importlib.metadata.packages_distributions().get(module, [])
+    return importlib.metadata.version(names[0]) if names else "of unknown version"
 
 
 @click.command("doctor")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def command(*, as_json: bool) -> None:
-    """Say what this machine can run."""
+    """Say what this machine can run; exit code 1 if annopipe cannot run at all."""
     from tabulate import tabulate
 
     found = findings()
     if as_json:
         click.echo(json.dumps([asdict(finding) for finding in found], indent=1))
-        return
-    click.echo(tabulate([(f.what, "yes" if f.ok else "no", f.detail) for f in found], headers=("", "", "")))
+    else:
+        click.echo(tabulate([(f.what, "yes" if f.ok else "no", f.detail) for f in found], headers=("", "", "")))
+    if not all(finding.ok for finding in found if finding.what in _REQUIRED):
+        raise click.exceptions.Exit(1)

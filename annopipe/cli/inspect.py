@@ -4,9 +4,12 @@ import collections
 import contextlib
 import importlib
 import importlib.util
+import inspect
 import json
 import sys
-from collections.abc import Callable, Iterator
+import traceback
+import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +47,8 @@ def command(module: str, inputs: tuple[str, ...], which: tuple[str, ...], *, nod
         model, args, kwargs = _load(module, inputs)
         graphs = ap.trace(model, args, kwargs)
     found = {name: getattr(graphs, name.replace("-", "_")) for name in which or _GRAPHS}
+    if which and any(graph is None for graph in found.values()):
+        raise click.UsageError("there is no backward: no parameter and no example argument requires grad")
     tables = {name: ap.region_table(graph) for name, graph in found.items() if graph is not None}
     if as_json:
         fields = ("region", "kind", "lane", "phase", "rule")
@@ -96,49 +101,78 @@ def _load(spec: str, inputs: tuple[str, ...]) -> "tuple[nn.Module, tuple[Any, ..
     if not source or not name:
         raise click.BadParameter(f"{spec!r}: write package.module:name or path/to/file.py:name", param_hint="MODULE")
     target = _resolve(source, name)
+    examples = tuple(_example(text) for text in inputs)
     if isinstance(target, nn.Module) or (isinstance(target, type) and issubclass(target, nn.Module)):
         if not inputs:
             raise click.UsageError(f"{name} is a module: give an example input for each argument, as --input 2,16,32")
-        model = target if isinstance(target, nn.Module) else _call(target, name)
-        return model, tuple(_example(text) for text in inputs), {}
+        return (target if isinstance(target, nn.Module) else _call(target, name)), examples, {}
     made = _call(target, name)
     if isinstance(made, nn.Module) and inputs:
-        return made, tuple(_example(text) for text in inputs), {}
+        return made, examples, {}
     if not (isinstance(made, tuple) and len(made) in (2, 3) and isinstance(made[0], nn.Module)):
         raise click.UsageError(
             f"{name}() returned {type(made).__name__}: return (module, args) or (module, args, kwargs)"
         )
+    if inputs:
+        raise click.UsageError(f"{name}() returns its own example arguments: leave --input out")
     return made[0], tuple(made[1]), dict(made[2]) if len(made) == 3 else {}
 
 
 def _resolve(source: str, name: str) -> Any:
-    if source.endswith(".py"):
-        path = Path(source)
-        found = importlib.util.spec_from_file_location(path.stem, path) if path.is_file() else None
-        if found is None or found.loader is None:
-            raise click.BadParameter(f"no Python file {source}", param_hint="MODULE")
-        module = importlib.util.module_from_spec(found)
-        sys.modules[path.stem] = module
-        found.loader.exec_module(module)
-    else:
-        sys.path.insert(0, str(Path.cwd()))
-        try:
-            module = importlib.import_module(source)
-        except ImportError as error:
-            raise click.BadParameter(f"cannot import {source}: {error}", param_hint="MODULE") from error
+    with _told_at_the_users_line(f"cannot import {source}"):
+        module = _import_file(Path(source)) if source.endswith(".py") else _import_package(source)
     if not hasattr(module, name):
         raise click.BadParameter(f"{source} has no {name}", param_hint="MODULE")
     return getattr(module, name)
 
 
-def _call(target: Callable[[], Any], name: str) -> Any:
+def _import_package(source: str) -> types.ModuleType:
+    sys.path.insert(0, str(Path.cwd()))
+    return importlib.import_module(source)
+
+
+def _import_file(path: Path) -> types.ModuleType:
+    if not path.is_file():
+        raise click.BadParameter(f"no Python file {path}", param_hint="MODULE")
+    name = f"inspected_{path.stem}"  # a name of its own: the file may be called like a module of the standard library
+    found = importlib.util.spec_from_file_location(name, path)
+    if found is None or found.loader is None:
+        raise click.BadParameter(f"{path} cannot be loaded as a Python file", param_hint="MODULE")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module
+    sys.path.append(str(path.resolve().parent))  # its neighbours can be imported
+    found.loader.exec_module(module)
+    return module
+
+
+def _call(target: Any, name: str) -> Any:
+    if not callable(target):
+        raise click.UsageError(f"{name} is a {type(target).__name__}: name a module, or a function that builds one")
     try:
-        return target()
+        inspect.signature(target).bind()
     except TypeError as error:
         raise click.UsageError(
             f"{name}() cannot be called without arguments ({error}): write a function without arguments that builds "
             "the model, in any file, and inspect that"
         ) from error
+    with _told_at_the_users_line(f"{name}() failed"):
+        return target()
+
+
+class _told_at_the_users_line(contextlib.AbstractContextManager[None]):  # noqa: N801 - reads as a statement
+    """Turn an exception of the user's code into one message with the line where it happened."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
+    ) -> None:
+        if not isinstance(error, Exception) or isinstance(error, (click.ClickException, ap.AnnopipeError)):
+            return
+        frames = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith("<")]
+        where = f", at {frames[-1].filename}:{frames[-1].lineno}" if len(frames) > 1 else ""
+        raise click.UsageError(f"{self._what}: {type(error).__name__}: {error}{where}") from error
 
 
 def _example(text: str) -> "torch.Tensor":

@@ -27,9 +27,11 @@ _NETWORKS = {
 }
 
 
-def label(case: dict[str, Any]) -> str:
-    """How a case's times were obtained: paced or measured, emulated if the network was."""
+def label(case: dict[str, Any], ranks: int = 1, cores: int = 1) -> str:
+    """How a case's times were obtained: paced, measured, or of no meaning; emulated if the network was."""
     kind = "paced" if case["paced"] else "measured"
+    if not case["paced"] and ranks > cores:
+        kind = "more ranks than cores"
     return f"{kind}, emulated" if case["network"] == "emulated" else kind
 
 
@@ -41,12 +43,21 @@ def table(results: list[dict[str, Any]]) -> str:
         case = result["case"]
         equal = "all results bitwise equal to eager" if result["bitwise_equal"] else f"WRONG RESULTS: {result['wrong']}"
         lines.append(
-            f"{result['ranks']} ranks, {case['blocks']} blocks, {_NETWORKS[case['network']]}, {label(case)}: "
+            f"{result['ranks']} ranks, {case['blocks']} blocks, {_network(case)}, {_label(result)}: "
             f"computation {_ms(result['computation_s'])} ms, communication {_ms(result['communication_s'])} ms, "
             f"lower bound {_ms(result['bound_s'])} ms; {equal}"
         )
         rows += _rows(result)
     return "\n".join([*lines, "", tabulate(rows, headers=_HEADERS, disable_numparse=True, colalign=("right",) * 2)])
+
+
+def _label(result: dict[str, Any]) -> str:
+    return label(result["case"], result["ranks"], result["cores"])
+
+
+def _network(case: dict[str, Any]) -> str:
+    limited = case["network"] in ("namespaces", "emulated")
+    return _NETWORKS[case["network"]] + (f" of {case['rate_bytes_per_s'] / 1e6:g} MB/s" if limited else "")
 
 
 def _rows(result: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -55,7 +66,7 @@ def _rows(result: dict[str, Any]) -> list[tuple[Any, ...]]:
     return [
         (
             case["blocks"],
-            label(case),
+            _label(result),
             row["name"],
             _ms(row["measured_s"]),
             f"{_ms(row['fastest_s'])}-{_ms(row['slowest_s'])}",

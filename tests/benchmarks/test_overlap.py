@@ -1,14 +1,17 @@
 """The overlap job on real ranks: bitwise equal everywhere, one table, plain data, and messages for what cannot run."""
 
 import json
+import textwrap
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from annopipe.errors import CostError
+from benchmarks.launch import run_ranks
 from benchmarks.overlap import command
 from benchmarks.pair.case import Case
+from benchmarks.pair.limits import judge, limits_table
 from benchmarks.pair.report import label, table
 
 SMALL = ["--sequence", "16", "--rounds", "1"]
@@ -57,6 +60,8 @@ def test_ranks_in_network_namespaces_leave_nothing_behind(tmp_path: Path) -> Non
         (["--ranks", "0"], "0 is not in the range"),
         (["--rate", "fast"], "fast"),
         (["--network", "radio"], "'radio' is not one of"),
+        (["--network", "pinned"], "'pinned' is not one of"),
+        (["--ratio", "much"], "'much' is not a valid float"),
         (["--policy", "lst", "--network", "loopback"], "no overlap policy 'lst'"),
     ],
 )
@@ -96,7 +101,71 @@ def test_wrong_results_are_shown_in_the_table() -> None:
     }
     times = dict.fromkeys(("bound_s", "computation_s", "communication_s"), 1.0)
     text = table(
-        [{"case": case, "ranks": 2, "bitwise_equal": False, "wrong": {"list": ["output"]}, "rows": [row], **times}]
+        [
+            {
+                "case": case,
+                "ranks": 2,
+                "cores": 2,
+                "bitwise_equal": False,
+                "wrong": {"list": ["output"]},
+                "rows": [row],
+                **times,
+            }
+        ]
     )
     assert "WRONG RESULTS: {'list': ['output']}" in text
     assert label(case) == "measured"
+
+
+def _result(paced: bool, **measured: float) -> dict:
+    rows = [
+        {
+            "name": n,
+            "measured_s": m,
+            "fastest_s": m * 0.98,
+            "slowest_s": m * 1.02,
+            "simulated_s": 1.0,
+            "hidden_share": 0.5,
+        }
+        for n, m in measured.items()
+    ]
+    return {"case": json.loads(Case(paced=paced).to_json()), "ranks": 2, "bound_s": 1.0, "rows": rows}
+
+
+def test_limits_are_kept_or_missed_as_they_say() -> None:
+    kept = {(limit.order, limit.what): limit.kept for limit in judge([_result(True, list=1.04, alternate=1.3)])}
+    assert kept["list", "measured / simulated"]
+    assert kept["list", "measured / bound"]
+    assert not kept["alternate", "measured / simulated"]
+    assert not kept["alternate", "measured / bound"]
+    real = {
+        limit.order: limit.kept
+        for limit in judge([_result(False, eager=1.0, sequential=1.01, list=0.97, alternate=1.0)])
+    }
+    assert real == {"sequential": True, "list": True, "alternate": False}
+    assert "MISSED" in limits_table(judge([_result(True, list=1.2)]))
+
+
+def test_real_times_with_more_ranks_than_cores_are_labelled_so() -> None:
+    case = json.loads(Case().to_json())
+    assert label(case, ranks=4, cores=2) == "more ranks than cores"
+    assert label({**case, "paced": True}, ranks=4, cores=2) == "paced"
+
+
+def test_a_wrong_gradient_on_any_rank_is_found(tmp_path: Path) -> None:
+    program = """
+        import torch, torch.distributed as dist
+        from benchmarks.pair import worker
+        from benchmarks.pair.case import Case
+        from benchmarks.pair.stage import Pair
+        honest = Pair.differences
+        Pair.differences = lambda self, result: honest(self, result) + ["input"] * dist.get_rank()
+        dist.init_process_group("gloo")
+        case = Case(blocks=1, sequence=8, rounds=1, policies=("sequential",))
+        result = worker.measure_case(case, torch.device("cpu"), lambda text: None)
+        print(result["bitwise_equal"], result["wrong"])
+        dist.barrier(); dist.destroy_process_group()
+    """
+    (tmp_path / "broken_rank.py").write_text(textwrap.dedent(program))
+    outputs = run_ranks("broken_rank", 2, env={"PYTHONPATH": str(tmp_path)}, timeout_s=90)
+    assert [text.strip() for text in outputs] == ["False {'sequential': ['rank 1: input']}"] * 2

@@ -2,6 +2,7 @@
 
 import time
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -13,7 +14,7 @@ from benchmarks.pair.paced import paced_costs, run_paced
 def test_computation_is_scaled_to_the_ratio_of_communication() -> None:
     costs = ap.NodeCosts({"a": 1.0, "b": 3.0, "l": 2.0}, {"l": 0.1}, {"l": 0.5})
     paced = paced_costs(costs, 0.5)
-    assert paced.seconds == {"a": 0.25, "b": 0.75, "l": 2.0}
+    assert paced.seconds == {"a": 0.3125, "b": 0.9375, "l": 2.5}, "the launch's own time is part of the transfer"
     assert paced.issue == {"l": 0.0}
 
 
@@ -40,3 +41,8 @@ def test_computation_is_waited_for_and_overlaps_a_transfer() -> None:
 
 def test_a_program_of_computation_alone_takes_its_sum() -> None:
     assert run_paced([Task("a", "compute", 0.005)] * 3, {}) >= 0.0149
+
+
+def test_a_graph_without_communication_has_nothing_to_be_paced_against() -> None:
+    with pytest.raises(ap.CostError, match="nothing to pace computation against"):
+        paced_costs(ap.NodeCosts({"a": 1.0}), 1.0)

@@ -26,8 +26,13 @@ def build():
 def wrong():
     return 3
 
-class NeedsSize(nn.Linear):
-    pass
+def fails():
+    raise ValueError("not today")
+
+def frozen():
+    return nn.Tanh(), (torch.ones(2),)
+
+number = 3
 
 class Branch(nn.Module):
     def forward(self, x):
@@ -45,6 +50,7 @@ def _annopipe(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedP
 def _model(tmp_path: Path) -> Path:
     path = tmp_path / "model.py"
     path.write_text(MODEL)
+    (tmp_path / "broken.py").write_text("undefined")
     return path
 
 
@@ -100,6 +106,11 @@ def test_inspect_reads_a_module_by_name() -> None:
         (["torch.nn:Tanh", "--input", "2:float99"], "write a shape"),
         (["torch.nn:Linear", "--input", "2"], "cannot be called without arguments"),
         (["MODEL:wrong"], "returned int"),
+        (["MODEL:build", "--input", "2,4"], "returns its own example arguments"),
+        (["MODEL:number"], "number is a int"),
+        (["MODEL:fails"], "fails() failed: ValueError: not today, at"),
+        (["broken.py:build"], "cannot import broken.py: NameError"),
+        (["MODEL:frozen", "--graph", "backward"], "there is no backward"),
         (["MODEL:Branch", "--input", "2,4"], "cannot trace Branch"),
     ],
 )
@@ -121,3 +132,11 @@ def test_unknown_command_is_refused() -> None:
     result = _annopipe("dance")
     assert result.returncode == 2
     assert "No such command 'dance'" in result.stderr
+
+
+def test_a_file_may_be_called_like_the_standard_library_and_import_its_neighbours(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("from neighbour import build")
+    (tmp_path / "neighbour.py").write_text(MODEL)
+    result = _annopipe("inspect", str(tmp_path / "json.py") + ":build", "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["forward"]

@@ -104,11 +104,27 @@ def gradients(graphs: Any, values: dict[str, Any]) -> tuple[dict[str, Tensor], l
 
 
 def check_against_eager(
-    module: nn.Module, args: tuple, kwargs: dict | None = None, *, graphs: Any = None, loss_fn=None, target=None
+    module: nn.Module,
+    args: tuple,
+    kwargs: dict | None = None,
+    *,
+    graphs: Any = None,
+    loss_fn=None,
+    target=None,
+    idle: bool = False,
 ) -> Any:
-    """Trace (unless ``graphs`` are given), run forward, backward and the two halves of backward; compare with eager."""
+    """Trace (unless ``graphs`` are given), run forward, backward and the two halves of backward; compare with eager.
+
+    Args:
+        idle: gradients of zeros are fine where eager has none, for experts that get no token.
+    """
     before = {name: t.detach().clone() for name, t in module.state_dict().items()} if not _is_meta(module) else {}
     eager = Eager(module, args, kwargs, loss_fn, target)
+    if idle:
+        eager.parameter_gradients = {
+            name: torch.zeros_like(module.get_parameter(name)) if g is None else g
+            for name, g in eager.parameter_gradients.items()
+        }
     if graphs is None:
         torch.manual_seed(5)
         state = torch.get_rng_state()
