@@ -181,12 +181,13 @@ class _Turns:
     def begin(self, index: int) -> None:
         """Start turn ``index``, which ends the one before."""
         if fx_traceback.has_preserved_node_meta():
-            outer = _current_lane() if self._turn is None else self._turn.outer
+            lane = fx_traceback.get_current_meta().get("custom", {}).get(LANE_KEY)
+            outer = lane if self._turn is None else self._turn.outer
             if self._turn is not None:
                 self._turn.over = True
             self._turn = _Turn(index)
             self._turn.outer = outer
-            _set_lane(self._turn)
+            self._set_lane(self._turn)
 
     def end(self) -> None:
         """Go back to the innermost lane around the loop that has not ended itself."""
@@ -195,19 +196,15 @@ class _Turns:
             lane: int | None = self._turn
             while isinstance(lane, _Turn) and lane.over:
                 lane = lane.outer
-            _set_lane(lane)
+            self._set_lane(lane)
 
-
-def _current_lane() -> int | None:
-    return fx_traceback.get_current_meta().get("custom", {}).get(LANE_KEY)
-
-
-def _set_lane(lane: int | None) -> None:
-    meta = fx_traceback.get_current_meta()
-    custom = {key: value for key, value in meta.get("custom", {}).items() if key != LANE_KEY}
-    if lane is not None:
-        custom[LANE_KEY] = lane
-    if custom:
-        meta["custom"] = custom
-    else:
-        meta.pop("custom", None)
+    @staticmethod
+    def _set_lane(lane: int | None) -> None:
+        meta = fx_traceback.get_current_meta()
+        custom = {key: value for key, value in meta.get("custom", {}).items() if key != LANE_KEY}
+        if lane is not None:
+            custom[LANE_KEY] = lane
+        if custom:
+            meta["custom"] = custom
+        else:
+            meta.pop("custom", None)

@@ -19,8 +19,10 @@ import torch.distributed as dist
 from tabulate import tabulate
 
 import annopipe as ap
+from annopipe.errors import AnnopipeError
 from benchmarks.groups import pinned
 from benchmarks.pair.case import Case
+from benchmarks.pair.limits import judge
 from benchmarks.pair.report import table
 from benchmarks.pair.stage import Pair, differing
 from benchmarks.pair.worker import measure_case
@@ -35,17 +37,28 @@ def main() -> None:
     """Run the checks and print one table; exit code 1 if any failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_check", description="Check annopipe on one GPU.")
     parser.add_argument("--json", type=Path, help="write the results as JSON too")
-    parser.add_argument("--device", default="cuda", help="cpu runs the same checks without a GPU, to test the script")
+    parser.add_argument(
+        "--device",
+        choices=("cuda", "cpu"),
+        default="cuda",
+        help="cpu runs the same checks without a GPU, to test the script",
+    )
     arguments = parser.parse_args()
     if arguments.device == "cuda" and not torch.cuda.is_available():
         parser.exit(2, "gpu_check: no GPU here (torch.cuda.is_available()); --device cpu tests the script itself\n")
+    torch.set_num_threads(1)
+    if arguments.device == "cuda":  # only these kernels add in a fixed order in the backward
+        torch.backends.cuda.enable_flash_sdp(False)
+        torch.backends.cuda.enable_mem_efficient_sdp(False)
+        torch.backends.cuda.enable_cudnn_sdp(False)
     pinned.register()
     dist.init_process_group("pinned", store=dist.HashStore(), rank=0, world_size=1)
     results = run_checks(torch.device(arguments.device))
     dist.destroy_process_group()
     print(results["machine"])
     print(tabulate([(c["check"], "ok" if c["ok"] else "FAILED", c["detail"]) for c in results["checks"]]))
-    print(table([results["pair"]]))
+    if results["pair"]:
+        print(table([results["pair"]]))
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     if not all(check["ok"] for check in results["checks"]):
@@ -64,18 +77,34 @@ def run_checks(device: torch.device) -> dict[str, Any]:
         if time.perf_counter() - started > _BUDGET_S:
             checks.append({"check": name, "ok": False, "detail": "not run: the time budget was spent"})
             return
-        ok, detail = found()
+        try:
+            ok, detail = found()
+        except (AnnopipeError, RuntimeError) as error:  # the other checks go on, and the table is not lost
+            ok, detail = False, f"{type(error).__name__}: {error}"
         checks.append({"check": name, "ok": ok, "detail": detail})
 
-    measured = measure_case(case, device, lambda _text: None)
-    check("results", lambda: (measured["bitwise_equal"], f"bitwise equal to eager: {', '.join(case.policies)}"))
+    measured: dict[str, Any] = {}
+
+    def pair() -> tuple[bool, str]:
+        measured.update(measure_case(case, device, lambda _text: None))
+        return measured["bitwise_equal"], f"bitwise equal to eager: {', '.join(case.policies)}"
+
+    check("results", pair)
     if on_gpu:
+        check("policies", lambda: _policies_are_no_slower(measured))
         check("launch", lambda: _launch_returns_at_once(device))
         check("overlap", lambda: _copies_run_beside_computation(device))
     check("stress", lambda: _stress(case, device))
     name = torch.cuda.get_device_name(device) if on_gpu else "no GPU: the script's own test"
     machine = f"{name}, torch {torch.__version__}, {time.perf_counter() - started:.0f} s"
     return {"machine": machine, "checks": checks, "pair": measured}
+
+
+def _policies_are_no_slower(measured: dict[str, Any]) -> tuple[bool, str]:
+    """Every order against sequential graphs, and these against eager, beyond the spread of the repetitions."""
+    limits = judge([measured]) if measured else []
+    detail = "; ".join(f"{x.order} {x.what}: {x.found:.3f}, limit {x.highest:.3f}" for x in limits)
+    return bool(limits) and all(x.kept for x in limits), detail or "no measurement"
 
 
 def _launch_returns_at_once(device: torch.device) -> tuple[bool, str]:

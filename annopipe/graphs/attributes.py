@@ -17,8 +17,9 @@ from annopipe.graphs.snapshots import HoldsTensorError, object_state, snapshot
 
 __all__ = ["SideEffects"]
 
-_LEAVES = (bool, int, float, complex, str, bytes, type(None), torch.Tensor, nn.Module, type)
+_LEAVES = (bool, int, float, complex, str, bytes, type(None), torch.Tensor)
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, property)
+_METHODS = (*_FUNCTIONS, classmethod, staticmethod)
 _CONTAINERS = (dict, list, set, collections.deque)
 _SKIPPED_PACKAGES = ("torch", "builtins", "logging", "threading", "types")
 
@@ -38,6 +39,9 @@ class SideEffects:
         self._own = {id(t) for t in (*module.parameters(), *module.buffers())}
         for name, child in module.named_modules():
             self._walk(name, child)
+        for cls in dict.fromkeys(cls for child in module.modules() for cls in type(child).__mro__):
+            if cls.__module__.split(".")[0] not in _SKIPPED_PACKAGES:
+                self._walk(cls.__name__, cls)
 
     def restore(self) -> list[str]:
         """Put everything back as it was; returns the dotted paths that had changed.
@@ -71,7 +75,7 @@ class SideEffects:
                 continue
             contents = _contents(value)
             self._seen[id(value)] = (path, value, contents)
-            if isinstance(value, random.Random) or _is_numpy(value, "ndarray", "Generator"):
+            if _has_inner_state(value):
                 continue  # what these hold is a copy, and a new one each time
             for key, item in contents.items():
                 if not isinstance(value, nn.Module) or key not in ("_parameters", "_buffers", "_modules"):
@@ -83,6 +87,8 @@ class SideEffects:
 def _has_contents(value: Any) -> bool:
     if isinstance(value, (nn.Module, tuple, *_CONTAINERS)) or _has_inner_state(value):
         return True
+    if isinstance(value, type):
+        return issubclass(value, nn.Module)
     if isinstance(value, (*_LEAVES, *_FUNCTIONS)) or type(value).__module__.split(".")[0] in _SKIPPED_PACKAGES:
         return False
     return bool(object_state(value)) or hasattr(value, "__dict__")
@@ -107,6 +113,8 @@ def _contents(value: Any) -> dict[Any, Any]:
         return {"": value.bit_generator.state}
     if _is_numpy(value, "ndarray"):
         return {"": value.copy()}
+    if isinstance(value, type):
+        return {k: v for k, v in vars(value).items() if not k.startswith("__") and not isinstance(v, _METHODS)}
     state = object_state(value)
     if isinstance(value, nn.Module):
         state.pop("training", None)  # modes that a forward switches are put back elsewhere
@@ -127,10 +135,13 @@ def _reset(target: Any, before: dict[Any, Any]) -> None:
     elif _is_numpy(target, "ndarray"):
         target[...] = before[""]
     else:
-        for key in _contents(target).keys() - before.keys():
-            object.__delattr__(target, key)
+        owner = type if isinstance(target, type) else object
+        now = _contents(target)
+        for key in now.keys() - before.keys():
+            owner.__delattr__(target, key)
         for key, value in before.items():
-            object.__setattr__(target, key, value)
+            if key not in now or now[key] is not value:
+                owner.__setattr__(target, key, value)
 
 
 def _join(path: str, key: Any, owner: Any) -> str:

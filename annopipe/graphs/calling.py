@@ -21,6 +21,7 @@ from annopipe.graphs.arguments import Arguments, Guard
 from annopipe.graphs.attributes import SideEffects
 from annopipe.graphs.capture import refusing_foreign_tensors
 from annopipe.graphs.cleanup import BOUNDARY_KEY
+from annopipe.graphs.hit_loops import HitLoops
 from annopipe.graphs.random_state import noticed_draws
 from annopipe.graphs.stage_graphs import OutputLayout
 
@@ -55,8 +56,12 @@ class TracedCall(nn.Module):
         own = dict(zip(self._arguments.paths, tensors, strict=False))
         targets = dict(zip(self._target.paths, tensors[len(own) :], strict=True))
         first, self._runs = self._runs == 0, self._runs + 1
-        with refusing_foreign_tensors() if first else contextlib.nullcontext(), noticed_draws() as moved:
+        with contextlib.ExitStack() as stack:
+            if first:
+                stack.enter_context(refusing_foreign_tensors())
+            moved, loops = stack.enter_context(noticed_draws()), stack.enter_context(HitLoops())
             result, loss = self._run(own, targets)
+            loops.check_finished()
             self.moved = moved()
         return self._flatten(result, loss)
 
@@ -78,6 +83,8 @@ class TracedCall(nn.Module):
     def _flatten(self, result: Any, loss: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
         leaves, spec = pytrees.tree_flatten(result)
         paths = pytrees.leaf_paths(result, "output")
+        if twice := sorted({path for path in paths if paths.count(path) > 1}):
+            raise CaptureError(f"two outputs are called {', '.join(twice)}: use other dictionary keys")
         for path, leaf in zip(paths, leaves, strict=True):
             if isinstance(leaf, (torch.SymInt, torch.SymFloat, torch.SymBool)):
                 raise CaptureError(f"{path} is a number that depends on data: return it as a tensor")

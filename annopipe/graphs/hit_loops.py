@@ -1,78 +1,56 @@
-"""Loops over the experts that got a token, as many models write them, become loops over all experts.
+"""Loops over the experts that got a token, as many models write them, are traced as loops over all experts.
 
     hit = mask.sum(dim=(1, 2)).gt(0).nonzero()      # mask: [experts, top_k, tokens], zeros and ones
     for e in hit:                                   # as many turns as the data says: cannot be traced
         slot, token = torch.where(mask[e].squeeze(0))
         out.index_add_(0, token, experts[e](x[token]) * weights[token, slot, None])
 
-While it is traced, the loop runs one turn for every row of ``mask``, and then the graph is asked for a proof that the
-turns of rows that are not hit change nothing: what leaves a turn are additions to (or writes of) rows whose number is
-that of the ones in the turn's row of the mask, and nothing else in it has an effect. Such a turn gives zero gradients
-to the expert's parameters, where eager gives none.
-
-needs       a forward that runs under ``HitLoops``; the joint graph, with the nodes that ``marks_hits`` names still in it.
-does        nothing to the graph.
-guarantees  values and gradients are those of the loop over hit rows, or CaptureError.
+Here the loop gets one turn for every row of the mask. That is only right if a turn whose row is not hit changes
+nothing. Python's part of that is checked here: the loop runs to its end, over the rows themselves (no ``enumerate``),
+and no turn leaves another number, flag or list behind. The graph's part is proved in ``annopipe.graphs.hit_proof``.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import dis
+import sys
+from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import torch
 import torch.fx.traceback as fx_traceback
-from torch import fx
 from torch.overrides import TorchFunctionMode
 
 from annopipe.errors import CaptureError
-from annopipe.graphs import meta
-from annopipe.graphs.ops import has_effect, is_getitem, traits
+from annopipe.graphs.snapshots import HoldsTensorError, snapshot
 
-__all__ = ["HitLoops", "marks_hits", "prove_hit_loops"]
+__all__ = ["HITS_KEY", "TURN_KEY", "HitLoops"]
 
-_HITS_KEY = "annopipe_hits"
-_TURN_KEY = "annopipe_turn"
-_aten = torch.ops.aten
+HITS_KEY = "annopipe_hits"  # on the nonzero that says which rows are hit: the loop's number
+TURN_KEY = "annopipe_turn"  # on what runs in a turn: the loop's number and the row
 _NONZERO = (torch.nonzero, torch.Tensor.nonzero, torch.argwhere, torch.Tensor.argwhere)
-_FLATTENINGS = (torch.Tensor.squeeze, torch.Tensor.flatten, torch.Tensor.view, torch.Tensor.reshape, torch.squeeze)
-# Results that are the first argument, but for the rows that are given as indices.
-_ROW_UPDATES: Mapping[Any, int] = {
-    _aten.index_add.default: 2,
-    _aten.index_put.default: 1,
-    _aten.scatter_add.default: 2,
-    _aten.index_reduce.default: 2,
-}
-_SAME_ENTRIES = frozenset(
-    {
-        _aten._to_copy.default,
-        _aten.clone.default,
-        _aten.permute.default,
-        _aten.squeeze.default,
-        _aten.squeeze.dim,
-        _aten.squeeze.dims,
-        _aten.transpose.int,
-        _aten.unsqueeze.default,
-        _aten.reshape.default,
-        _aten.view.default,
-    }
-)
+_FLATTENINGS = (torch.Tensor.squeeze, torch.squeeze, torch.Tensor.view, torch.Tensor.reshape, torch.Tensor.flatten)
 
 
 class HitLoops(TorchFunctionMode):
-    """While a forward is traced: iterating over the result of ``nonzero`` of one-dimensional masks gives every row."""
+    """While a forward is traced: iterating over ``nonzero`` of a one-dimensional mask gives every row of the mask.
+
+    Attributes:
+        cut_short: whether a loop ended before its last turn.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._hits: dict[int, tuple[torch.Tensor, int, int]] = {}  # by id: the tensor, its rows, its loop
         self._loops = 0
+        self._open: set[int] = set()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         known = self._hits.get(id(args[0])) if args else None
-        if known is not None and func in (torch.Tensor.unbind, torch.Tensor.tolist):
-            hits, rows, loop = known
-            return _Turns(rows, loop, [1] if hits.dim() == 2 else None if func is torch.Tensor.tolist else [])
+        if known is not None and func is torch.Tensor.unbind:
+            return _Turns(self._open, *known)
         if func in _NONZERO and args[0].dim() == 1 and isinstance(args[0].shape[0], int) and not kwargs:
-            with fx_traceback.annotate({_HITS_KEY: self._loops}):
+            with fx_traceback.annotate({HITS_KEY: self._loops}):
                 result = func(*args)
             self._hits[id(result)] = (result, int(args[0].shape[0]), self._loops)
             self._loops += 1
@@ -83,14 +61,62 @@ class HitLoops(TorchFunctionMode):
             self._hits[id(result)] = (result, *known[1:])
         return result
 
+    def check_finished(self) -> None:
+        """Check that every loop that began has run to its end.
 
-class _Turns(tuple[Any, ...]):
-    """The rows of a loop, as tensors or numbers; what runs in a turn is tagged with the loop and the row."""
+        Raises:
+            CaptureError: one has not.
+        """
+        if self._open:
+            raise _refusal("leaves it before its end")
 
-    __slots__ = ()
-    _loop: int
 
-    def __new__(cls, rows: int, loop: int, shape: list[int] | None) -> Any:
-        numbers = range(rows) if shape is None else [torch.full(shape, row) for row in range(rows)]
-        made = super().__new__(cls, numbers)
-        return made, loop
+class _Turns:
+    """The rows of a loop, as tensors; what runs in a turn is tagged with the loop and the row."""
+
+    def __init__(self, unfinished: set[int], hits: torch.Tensor, rows: int, loop: int) -> None:
+        self._open = unfinished
+        self._shape = [1] * (hits.dim() - 1)  # a row of nonzero() has one entry; flattened, it is a number
+        self._rows = rows
+        self._loop = loop
+
+    def __iter__(self) -> Iterator[Any]:
+        user = sys._getframe(1)
+        if user.f_code is torch.Tensor.__iter__.__code__ and user.f_back is not None:
+            user = user.f_back
+        if dis.opname[user.f_code.co_code[user.f_lasti]] != "GET_ITER":
+            raise _refusal("does more with it than to iterate (enumerate, zip or list)")
+        return self._turns()
+
+    def _turns(self) -> Iterator[Any]:
+        user = sys._getframe(1)
+        before = _plain_locals(user)
+        self._open.add(self._loop)
+        for row in range(self._rows):
+            with fx_traceback.annotate({TURN_KEY: (self._loop, row)}):
+                yield torch.tensor(row if not self._shape else [row])
+            now = _plain_locals(user)
+            if changed := sorted(name for name in before if now.get(name, before) != before[name]):
+                raise _refusal(f"changes {', '.join(changed)} in every turn")
+        self._open.discard(self._loop)
+
+
+def _plain_locals(frame: FrameType) -> dict[str, Any]:
+    """The local variables of a function that are not tensors; of containers with tensors, how many items they have."""
+    found = {}
+    for name, value in frame.f_locals.items():
+        if isinstance(value, (torch.Tensor, torch.nn.Module)):
+            continue
+        try:
+            found[name] = snapshot(value)
+        except HoldsTensorError:
+            if hasattr(value, "__len__"):
+                found[name] = len(value)
+    return found
+
+
+def _refusal(what: str) -> CaptureError:
+    return CaptureError(
+        f"forward loops over the result of nonzero(), as often as the data says, and {what}: "
+        "a graph needs a loop over all rows; write it over range(number of experts)"
+    )

@@ -32,10 +32,10 @@ def untouched_random_state() -> Iterator[None]:
 
 @contextlib.contextmanager
 def noticed_draws() -> Iterator[Callable[[], list[str]]]:
-    """Yields a function that names what has happened since: the generators that moved, a seed or a state that was set."""
+    """Yields a function that names what has happened since: generators that moved, a seed or a state that was set."""
     torch.default_generator.manual_seed(_SENTINEL)
     python_state, numpy_state = random.getstate(), repr(_numpy_state())
-    set_state, states = torch.set_rng_state, []
+    set_state, states = torch.set_rng_state, list[Any]()
 
     def moved() -> list[str]:
         found = []
@@ -49,7 +49,7 @@ def noticed_draws() -> Iterator[Callable[[], list[str]]]:
             found.append("sets the state of torch's generator (as torch.random.fork_rng does)")
         return found
 
-    torch.set_rng_state = states.append  # how torch.random.fork_rng calls it
+    torch.set_rng_state = states.append  # type: ignore[assignment]  # how torch.random.fork_rng calls it
     try:
         yield moved
     finally:

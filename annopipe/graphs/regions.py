@@ -75,8 +75,8 @@ def place(graph: StageGraph) -> None:
     for node in reversed(nodes):
         if node not in regions:
             users = [user for user in node.users if user in regions]
-            region, lane, rule = regions[users[-1]] if users else (_WHOLE, meta.tag_lane(node), "untagged")
-            regions[node] = (region, lane, rule if rule == "untagged" else "consumer")
+            region, lane, rule = regions[users[-1]] if users else (_WHOLE, "", "untagged")
+            regions[node] = (region, meta.tag_lane(node) or lane, rule if rule == "untagged" else "consumer")
     for node in nodes:
         if meta.placement(node) is None:
             region, lane, rule = regions[node]

@@ -1,5 +1,6 @@
 """StageGraph: an FX graph whose inputs and outputs are ports."""
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -97,9 +98,16 @@ class StageGraph:
         return arguments
 
     def __call__(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Run the graph without autograd; returns a value for every output port, by name."""
+        """Run the graph without autograd and autocast; returns a value for every output port, by name.
+
+        Raises:
+            GraphError, CaptureError: as ``arguments``.
+        """
         arguments = self.arguments(values)
-        with torch.no_grad():
+        with torch.no_grad(), contextlib.ExitStack() as stack:
+            for device in {port.device for port in self.inputs if port.device}:
+                if torch.is_autocast_enabled(device):  # casts are nodes of the graph
+                    stack.enter_context(torch.autocast(device, enabled=False))
             results = self.module(*arguments)
         return {port.name: result for port, result in zip(self.outputs, results, strict=True)}
 

@@ -20,6 +20,7 @@ from annopipe.graphs.cleanup import clean_joint_graph
 from annopipe.graphs.describing import Names, described
 from annopipe.graphs.effects import without_tokens
 from annopipe.graphs.failures import explained
+from annopipe.graphs.hit_proof import marks_hits, prove_hit_loops
 from annopipe.graphs.ops import has_effect
 from annopipe.graphs.partition import partition
 from annopipe.graphs.random_state import untouched_random_state
@@ -60,19 +61,20 @@ def trace(
     >>> [port.name for port in graphs.forward.inputs]
     ['param.weight', 'param.bias', 'input.input']
     """
-    _refuse_modules_without_a_forward(module)
+    _refuse_untraceable_modules(module)
     signature = inspect.signature(module.forward)
     arguments = flatten_arguments(signature, f"{type(module).__name__}.forward", args, kwargs or {})
     target_arguments = _target_arguments(signature, loss_fn, target)
     call = TracedCall(module, arguments, loss_fn, target_arguments)
     tensors = (*arguments.tensors, *target_arguments.tensors)
     with untouched_random_state(), _kept(module), explained(module, plain=(ForeignTensorError,)):
-        joint = without_tokens(export_joint(call, tensors, has_effect))
+        joint = without_tokens(export_joint(call, tensors, lambda node: has_effect(node) or marks_hits(node)))
     if call.moved:
         raise CaptureError(
             f"{type(module).__name__}.forward {' and '.join(call.moved)}: that happens while tracing, and not again "
             "when the graph runs; draw with torch from its default generator, or pass the number as an argument"
         )
+    prove_hit_loops(joint.module.graph, lambda name: getattr(joint.module, name))
     clean_joint_graph(joint.module.graph)
     outputs = [*(["loss"] if call.layout.has_loss else []), *call.layout.tensors]
     names = Names(module, (*arguments.paths, *target_arguments.paths), outputs)
@@ -100,14 +102,19 @@ def _target_arguments(signature: inspect.Signature, loss_fn: Callable[..., Any] 
     return flatten_arguments(only_target, "loss_fn", (target,), {})
 
 
-def _refuse_modules_without_a_forward(module: nn.Module) -> None:
+def _refuse_untraceable_modules(module: nn.Module) -> None:
     for name, child in module.named_modules():
         if isinstance(child, torch.jit.ScriptModule):
             raise CaptureError(f"{name or 'the module'} is a TorchScript module: pass the nn.Module it was made from")
         if hasattr(child, "_orig_mod"):
             raise CaptureError(f"{name or 'the module'} is compiled already: pass the module that torch.compile got")
-        if any(nn.parameter.is_lazy(t) for t in (*child._parameters.values(), *child._buffers.values())):
+        tensors = {key: t for table in (child._parameters, child._buffers) for key, t in table.items() if t is not None}
+        if any(nn.parameter.is_lazy(tensor) for tensor in tensors.values()):
             raise CaptureError(f"{name or 'the module'} is a lazy module: call it once, so that it has its parameters")
+        for key, tensor in tensors.items():
+            if hasattr(type(tensor), "__tensor_flatten__") and type(tensor).__name__ != "FakeTensor":
+                kind = type(tensor).__name__
+                raise CaptureError(f"{key} of {name or 'the module'} is a {kind}: only plain tensors can be parameters")
 
 
 def _refuse_lost_gradients(module: nn.Module, tensors: tuple[torch.Tensor, ...], graph: StageGraph) -> None:
@@ -125,7 +132,8 @@ def _kept(module: nn.Module) -> Iterator[None]:
 
     AOTAutograd puts its own tensors in their places; in modules registered under several names it leaves some there.
     """
-    tables = [(table, dict(table)) for child in module.modules() for table in (child._parameters, child._buffers)]
+    found: list[dict[str, Any]] = [t for child in module.modules() for t in (child._parameters, child._buffers)]
+    tables = [(table, dict(table)) for table in found]
     modes = {child: child.training for child in module.modules()}
     try:
         yield

@@ -109,6 +109,8 @@ class DeepSeekV3Stage(nn.Module):
         super().__init__()
         self.config = config
         numbers = list(range(config.layers) if layers is None else layers)
+        if len(set(numbers)) != len(numbers):
+            raise GraphError(f"DeepSeekV3Stage: layers {numbers} name a block twice: give each one once")
         for number in numbers:
             if not 0 <= number < config.layers:
                 raise GraphError(f"DeepSeekV3Stage: layer {number} is not one of the model's {config.layers} (0 first)")

@@ -19,6 +19,7 @@ import torch.distributed._functional_collectives  # registers the gradient of wa
 from torch import Tensor
 
 from annopipe.errors import GraphError
+from annopipe.graphs.process_groups import group_by_name
 
 __all__ = [
     "Group",
@@ -148,7 +149,7 @@ def group_place(group: Group) -> tuple[int, int]:
             "or pass group=None to keep all experts on this rank"
         )
     if isinstance(group, str):
-        group = dist.distributed_c10d._resolve_process_group(cast(Any, group))
+        group = group_by_name(group)
     return group.rank(), group.size()
 
 

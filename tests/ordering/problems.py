@@ -1,6 +1,7 @@
 """Overlap problems for tests: the published DeepSeek-V3 pair, and random ones."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from annopipe.ordering.problem import OverlapNode, OverlapProblem
 from annopipe.simulation import Network
 
-__all__ = ["deepseek_pair", "launch_order", "random_problems"]
+__all__ = ["deepseek_pair", "launch_order", "launches_early", "random_problems"]
 
 _CHAINS = {
     "B": ("combine(B)", "mlp(B)", "dispatch(B)", "attn(B)"),
@@ -34,6 +35,25 @@ def launch_order(problem: OverlapProblem, sequence: list[str], layers: int = 4) 
     index = {node.name: node.index for node in problem.nodes}
     order = [index[f"{layer}.{name}"] for layer in range(layers) for name in sequence]
     return order + [node.index for node in problem.nodes if node.kind == "wait"]
+
+
+def launches_early(problem: OverlapProblem, order: Sequence[int]) -> list[int]:
+    """The order with every launch moved to just behind the last node that must come before it.
+
+    Launches keep their sequence. For an order of streams, where a launch waits for its inputs and not for the
+    computation issued before it.
+    """
+    place = {index: position for position, index in enumerate(order)}
+    keys: dict[int, tuple[float, int]] = {}
+    last_launch = -1.0
+    for index in order:
+        keys[index] = (float(place[index]), place[index])
+        if problem.nodes[index].kind == "launch":
+            inputs = (keys[source][0] for source in problem.dependencies[index])
+            last_launch = max(last_launch, *inputs, -1.0) if problem.dependencies[index] else last_launch
+            keys[index] = (last_launch + 0.25 if last_launch == int(last_launch) else last_launch, place[index])
+            last_launch = keys[index][0]
+    return sorted(order, key=keys.__getitem__)
 
 
 class _Builder:

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 
 from annopipe.graphs.reordering import check_order
-from annopipe.ordering.adjustments import launches_early, waits_late
+from annopipe.ordering.adjustments import waits_late
 from annopipe.ordering.bounds import lower_bound
 from annopipe.ordering.builtin_policies import alternate, list_, sequential
 from annopipe.ordering.problem import OverlapNode, OverlapProblem
-from tests.ordering.problems import deepseek_pair, launch_order, random_problems
+from tests.ordering.problems import deepseek_pair, launch_order, launches_early, random_problems
 
 ORDERS = json.loads((Path(__file__).parent / "golden" / "deepseek_v3_pair.json").read_text())
 

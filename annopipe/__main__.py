@@ -1,0 +1,5 @@
+"""``python -m annopipe``: the command line."""
+
+from annopipe.cli import main
+
+main()
