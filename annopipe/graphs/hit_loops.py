@@ -26,7 +26,7 @@ from annopipe.graphs.snapshots import HoldsTensorError, snapshot
 __all__ = ["HITS_KEY", "TURN_KEY", "HitLoops"]
 
 HITS_KEY = "annopipe_hits"  # on the nonzero that says which rows are hit: the loop's number
-TURN_KEY = "annopipe_turn"  # on what runs in a turn: the loop's number and the row
+TURN_KEY = "annopipe_turn"  # on what runs in a turn: the loop's number, the row, and the loop's place in the source
 _NONZERO = (torch.nonzero, torch.Tensor.nonzero, torch.argwhere, torch.Tensor.argwhere)
 _FLATTENINGS = (torch.Tensor.squeeze, torch.squeeze, torch.Tensor.view, torch.Tensor.reshape, torch.Tensor.flatten)
 
@@ -42,7 +42,7 @@ class HitLoops(TorchFunctionMode):
         super().__init__()
         self._hits: dict[int, tuple[torch.Tensor, int, int]] = {}  # by id: the tensor, its rows, its loop
         self._loops = 0
-        self._open: set[int] = set()
+        self._open: dict[int, str] = {}  # loops that have not ended, and their place in the source
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -67,14 +67,14 @@ class HitLoops(TorchFunctionMode):
         Raises:
             CaptureError: one has not.
         """
-        if self._open:
-            raise _refusal("leaves it before its end")
+        for place in self._open.values():
+            raise _refusal("leaves it before its end", place)
 
 
 class _Turns:
     """The rows of a loop, as tensors; what runs in a turn is tagged with the loop and the row."""
 
-    def __init__(self, unfinished: set[int], hits: torch.Tensor, rows: int, loop: int) -> None:
+    def __init__(self, unfinished: dict[int, str], hits: torch.Tensor, rows: int, loop: int) -> None:
         self._open = unfinished
         self._shape = [1] * (hits.dim() - 1)  # a row of nonzero() has one entry; flattened, it is a number
         self._rows = rows
@@ -85,20 +85,20 @@ class _Turns:
         if user.f_code is torch.Tensor.__iter__.__code__ and user.f_back is not None:
             user = user.f_back
         if dis.opname[user.f_code.co_code[user.f_lasti]] != "GET_ITER":
-            raise _refusal("does more with it than to iterate (enumerate, zip or list)")
+            raise _refusal("does more with it than to iterate (enumerate, zip or list)", _place(user))
         return self._turns()
 
     def _turns(self) -> Iterator[Any]:
         user = sys._getframe(1)
         before = _plain_locals(user)
-        self._open.add(self._loop)
+        place = self._open[self._loop] = _place(user)
         for row in range(self._rows):
-            with fx_traceback.annotate({TURN_KEY: (self._loop, row)}):
+            with fx_traceback.annotate({TURN_KEY: (self._loop, row, place)}):
                 yield torch.tensor(row if not self._shape else [row])
             now = _plain_locals(user)
             if changed := sorted(name for name in before if now.get(name, before) != before[name]):
-                raise _refusal(f"changes {', '.join(changed)} in every turn")
-        self._open.discard(self._loop)
+                raise _refusal(f"changes {', '.join(changed)} in every turn", place)
+        del self._open[self._loop]
 
 
 def _plain_locals(frame: FrameType) -> dict[str, Any]:
@@ -115,8 +115,12 @@ def _plain_locals(frame: FrameType) -> dict[str, Any]:
     return found
 
 
-def _refusal(what: str) -> CaptureError:
+def _place(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_name}"
+
+
+def _refusal(what: str, place: str) -> CaptureError:
     return CaptureError(
         f"forward loops over the result of nonzero(), as often as the data says, and {what}: "
-        "a graph needs a loop over all rows; write it over range(number of experts)"
+        f"a graph needs a loop over all rows; write it over range(number of experts)\n  at {place}"
     )

@@ -53,7 +53,7 @@ def prove_hit_loops(graph: fx.Graph, constant: Callable[[str], Any]) -> None:
     Raises:
         CaptureError: there is no proof for one of the loops.
     """
-    turns: dict[tuple[int, int], list[fx.Node]] = {}
+    turns: dict[tuple[int, int, str], list[fx.Node]] = {}
     hits: dict[int, fx.Node] = {}
     for node in graph.nodes:
         tags = meta.custom_tags(node)
@@ -61,21 +61,21 @@ def prove_hit_loops(graph: fx.Graph, constant: Callable[[str], Any]) -> None:
             hits.setdefault(tags[HITS_KEY], node)
         elif TURN_KEY in tags and not meta.is_traced_in_backward(node):
             turns.setdefault(tags[TURN_KEY], []).append(node)
-    for (loop, row), nodes in turns.items():
+    for (loop, row, place), nodes in turns.items():
         mask = _mask_with_hits(hits[loop].args[0]) if loop in hits else None
         if mask is None:
-            raise _no_proof("which rows are hit is not told by the sums of a mask of zeros and ones")
-        _prove_turn(nodes, _sizes_of_row(nodes, mask, row, constant))
+            raise _no_proof("which rows are hit is not told by the sums of a mask of zeros and ones", place)
+        _prove_turn(nodes, _sizes_of_row(nodes, mask, row, constant), place)
 
 
-def _prove_turn(nodes: list[fx.Node], empty: set[Any]) -> None:
+def _prove_turn(nodes: list[fx.Node], empty: set[Any], where: str) -> None:
     """Prove that a turn changes nothing when the sizes in ``empty`` are zero."""
     inside = set(nodes)
     for node in nodes:
         known = traits(node)
         harmless = known.check or (known.random and empty & _sizes(node))
         if known.launch or (has_effect(node) and not harmless):
-            raise _no_proof(f"{node.target} has an effect in every turn")
+            raise _no_proof(f"{node.target} has an effect in every turn", where)
         if all(user in inside or meta.is_traced_in_backward(user) for user in node.users):
             continue
         base: Any = node
@@ -84,7 +84,7 @@ def _prove_turn(nodes: list[fx.Node], empty: set[Any]) -> None:
             rows = [] if place is None else base.args[place]
             indices = rows if isinstance(rows, (list, tuple)) else [rows]
             if not any(isinstance(index, fx.Node) and empty & _sizes(index) for index in indices):
-                raise _no_proof(f"the result of {base.target} is used after a turn, also of one without rows")
+                raise _no_proof(f"the result of {base.target} is used after a turn, also of one without rows", where)
             base = base.args[0]
 
 
@@ -143,8 +143,8 @@ def _sizes(node: fx.Node) -> set[Any]:
     return {extent.node.expr for extent in extents if isinstance(extent, torch.SymInt)}
 
 
-def _no_proof(reason: str) -> CaptureError:
+def _no_proof(reason: str, place: str) -> CaptureError:
     return CaptureError(
         f"forward loops over the result of nonzero(), as often as the data says, but {reason}: "
-        "a graph needs a loop over all rows; write it over range(number of experts)"
+        f"a graph needs a loop over all rows; write it over range(number of experts)\n  at {place}"
     )

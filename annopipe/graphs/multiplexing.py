@@ -8,7 +8,6 @@ guarantees  running it is running the graphs one after the other; every node kee
     F: x -> y        B: s, t -> dx        multiplex(F, B): F.x, B.s, B.t -> F.y, B.dx
 """
 
-import dataclasses
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -17,8 +16,9 @@ from torch import fx
 
 from annopipe.errors import GraphError
 from annopipe.graphs import meta
+from annopipe.graphs.meta import Placement
 from annopipe.graphs.regions import place
-from annopipe.graphs.stage_graph import StageGraph, body, input_nodes, output_nodes
+from annopipe.graphs.stage_graph import StageGraph, body, copy_nodes, input_nodes, output_nodes
 
 __all__ = ["multiplex"]
 
@@ -71,8 +71,10 @@ def _union(parts: list[tuple[str, StageGraph]]) -> fx.Graph:
         environments.append(environment)
     results: list[Any] = []
     for number, ((lane, part), environment) in enumerate(zip(parts, environments, strict=True)):
-        for node in body(part.graph):
-            copy = environment[node] = graph.node_copy(node, environment.__getitem__)
+        nodes = body(part.graph)
+        copy_nodes(graph, nodes, environment)
+        for node in nodes:
+            copy = environment[node]
             if copy.op == "get_attr":
                 copy.target = _attribute_name(number, str(node.target))
             _place_in_lane(copy, lane)
@@ -83,8 +85,7 @@ def _union(parts: list[tuple[str, StageGraph]]) -> fx.Graph:
 
 def _place_in_lane(node: fx.Node, lane: str) -> None:
     at = meta.placed(node)
-    placement = dataclasses.replace(at, lane=lane + at.lane, key=f"{lane}.{at.key}")
-    meta.set_placement(node, placement)
+    meta.set_placement(node, Placement(at.region, at.kind, lane + at.lane, at.phase, at.rule, f"{lane}.{at.key}"))
 
 
 def _attribute_name(number: int, name: str) -> str:

@@ -145,4 +145,9 @@ def output_nodes(graph: fx.Graph) -> tuple[Any, ...]:
 def copy_nodes(graph: fx.Graph, nodes: Sequence[fx.Node], environment: dict[fx.Node, fx.Node]) -> None:
     """Copy ``nodes`` to the end of ``graph``; ``environment`` maps old to new and is extended."""
     for node in nodes:
-        environment[node] = graph.node_copy(node, environment.__getitem__)
+        # As graph.node_copy, but for create_node's search of the arguments for raw symbols: a third of its time.
+        copy = environment[node] = graph.create_node(node.op, node.target, name=node.name, type_expr=node.type)
+        copy.args = fx.node.map_arg(node.args, environment.__getitem__)
+        if node.kwargs:
+            copy.kwargs = fx.node.map_arg(node.kwargs, environment.__getitem__)
+        copy.meta = dict(node.meta)
