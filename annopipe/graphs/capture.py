@@ -111,7 +111,7 @@ class _ForeignTensors(TorchDispatchMode):
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if isinstance(func, torch._ops.OpOverload):
+        if isinstance(func, torch._ops.OpOverload) and func is not torch.ops.aten.detach.default:
             schema = func._schema
             for argument, value in zip(schema.arguments, args, strict=False):
                 _refuse(argument, value)

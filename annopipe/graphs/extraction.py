@@ -18,7 +18,7 @@ from annopipe.errors import GraphError
 from annopipe.graphs import meta
 from annopipe.graphs.ops import is_getitem, traits
 from annopipe.graphs.ports import Port
-from annopipe.graphs.stage_graph import StageGraph, copy_nodes, input_nodes, output_nodes
+from annopipe.graphs.stage_graph import StageGraph, add_input, copy_nodes, input_nodes, output_nodes
 
 __all__ = ["Endpoint", "ancestors", "extract", "saved_port"]
 
@@ -54,8 +54,7 @@ def extract(
     own = zip(source.inputs, input_nodes(source.graph), strict=True)
     for port, node in [*((p, n) for p, n in own if n not in supplied), *((p, n) for n, p in supplied.items())]:
         if node in needed:
-            environment[node] = graph.placeholder(_identifier(port.name))
-            environment[node].meta = dict(node.meta)
+            environment[node] = add_input(graph, port.name, node)
             ports.append(port)
     wanted = [node for node in source.graph.nodes if node in needed and node not in environment]
     copy_nodes(graph, wanted, environment)
@@ -98,7 +97,3 @@ def _refuse_uncarriable(source: StageGraph, node: fx.Node) -> None:
         raise GraphError(f"cut at the launch {node.name}: its value is not ready; cut at its wait")
     if isinstance(meta.value(node), (list, tuple)) and not is_getitem(node):
         raise GraphError(f"cut at {node.name}, which yields several values: cut at the items that are used")
-
-
-def _identifier(name: str) -> str:
-    return "".join(c if c.isalnum() else "_" for c in name)

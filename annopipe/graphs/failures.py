@@ -2,7 +2,6 @@
 
 import contextlib
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -11,29 +10,35 @@ from torch import nn
 
 from annopipe.errors import AnnopipeError, CaptureError
 
-__all__ = ["explained", "user_line"]
+__all__ = ["Explained", "user_line"]
 
 _TORCH = Path(torch.__file__).parent
-_OWN = Path(__file__).parent.parent
-_HIDDEN = (_TORCH, _OWN, Path(contextlib.__file__))
+_HIDDEN = (_TORCH, Path(__file__).parent, Path(__file__).parent.parent / "annotate.py", Path(contextlib.__file__))
 
 
-@contextlib.contextmanager
-def explained(module: nn.Module, *, plain: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Re-raise what happens inside as a CaptureError with its reason and the innermost line of the user's code.
+class Explained:
+    """Re-raises what happens inside as a CaptureError with its reason and the innermost line of the user's code.
 
     Args:
+        module: whose tracing it is.
         plain: exceptions whose text says it all, so that the message need not name their type.
     """
-    try:
-        yield
-    except AnnopipeError:
-        raise
-    except Exception as error:
+
+    def __init__(self, module: nn.Module, *, plain: tuple[type[Exception], ...] = ()) -> None:
+        self._name = type(module).__name__
+        self._plain = plain
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not isinstance(error, Exception) or isinstance(error, AnnopipeError):
+            return
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        kind = "" if isinstance(error, plain) else f" ({type(error).__name__})"
-        line = user_line(error.__traceback__)
-        raise CaptureError(f"cannot trace {type(module).__name__}: {reason}{kind}{line}") from error
+        told = "" if isinstance(error, self._plain) else f" ({type(error).__name__})"
+        raise CaptureError(f"cannot trace {self._name}: {reason}{told}{user_line(trace)}") from error
 
 
 def user_line(trace: TracebackType | None) -> str:

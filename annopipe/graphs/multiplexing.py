@@ -18,7 +18,7 @@ from annopipe.errors import GraphError
 from annopipe.graphs import meta
 from annopipe.graphs.meta import Placement
 from annopipe.graphs.regions import place
-from annopipe.graphs.stage_graph import StageGraph, body, copy_nodes, input_nodes, output_nodes
+from annopipe.graphs.stage_graph import StageGraph, add_input, body, copy_nodes, input_nodes, output_nodes
 
 __all__ = ["multiplex"]
 
@@ -66,8 +66,7 @@ def _union(parts: list[tuple[str, StageGraph]]) -> fx.Graph:
     for lane, part in parts:
         environment: dict[fx.Node, fx.Node] = {}
         for node in input_nodes(part.graph):
-            environment[node] = graph.placeholder(f"{lane}_{node.name}")
-            environment[node].meta = dict(node.meta)
+            environment[node] = add_input(graph, f"{lane}_{node.name}", node)
         environments.append(environment)
     results: list[Any] = []
     for number, ((lane, part), environment) in enumerate(zip(parts, environments, strict=True)):

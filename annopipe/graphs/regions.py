@@ -75,7 +75,8 @@ def place(graph: StageGraph) -> None:
     for node in reversed(nodes):
         if node not in regions:
             users = [user for user in node.users if user in regions]
-            region, lane, rule = regions[users[-1]] if users else (_WHOLE, "", "untagged")
+            first = min(users, key=position.__getitem__, default=None)
+            region, lane, rule = (_WHOLE, "", "untagged") if first is None else regions[first]
             regions[node] = (region, meta.tag_lane(node) or lane, rule if rule == "untagged" else "consumer")
     for node in nodes:
         if meta.placement(node) is None:

@@ -12,7 +12,7 @@ from annopipe.errors import GraphError
 from annopipe.graphs.arguments import Guard, check_guards
 from annopipe.graphs.ports import Port
 
-__all__ = ["StageGraph", "body", "copy_nodes", "input_nodes", "output_nodes"]
+__all__ = ["StageGraph", "add_input", "body", "copy_nodes", "input_nodes", "output_nodes"]
 
 _CHECKED_ROLES = frozenset({"input", "tangent"})
 
@@ -140,6 +140,14 @@ def output_nodes(graph: fx.Graph) -> tuple[Any, ...]:
     """What the graph returns, in the order of the output ports: nodes, or numbers known when it was traced."""
     returned = graph.output_node().args[0]
     return tuple(returned) if isinstance(returned, (list, tuple)) else (returned,)
+
+
+def add_input(graph: fx.Graph, name: str, like: fx.Node) -> fx.Node:
+    """A placeholder with the meta of ``like``; its name is ``name`` as an identifier, made unique."""
+    node = graph.placeholder("".join(c if c.isalnum() else "_" for c in name))
+    node.target = node.name  # FX makes names unique, not targets, and generates code with the targets
+    node.meta = dict(like.meta)
+    return node
 
 
 def copy_nodes(graph: fx.Graph, nodes: Sequence[fx.Node], environment: dict[fx.Node, fx.Node]) -> None:

@@ -19,7 +19,7 @@ from annopipe.graphs.capture import ForeignTensorError, export_joint
 from annopipe.graphs.cleanup import clean_joint_graph
 from annopipe.graphs.describing import Names, described
 from annopipe.graphs.effects import without_tokens
-from annopipe.graphs.failures import explained
+from annopipe.graphs.failures import Explained
 from annopipe.graphs.hit_proof import marks_hits, prove_hit_loops
 from annopipe.graphs.ops import has_effect
 from annopipe.graphs.partition import partition
@@ -67,7 +67,7 @@ def trace(
     target_arguments = _target_arguments(signature, loss_fn, target)
     call = TracedCall(module, arguments, loss_fn, target_arguments)
     tensors = (*arguments.tensors, *target_arguments.tensors)
-    with untouched_random_state(), _kept(module), explained(module, plain=(ForeignTensorError,)):
+    with untouched_random_state(), _kept(module), Explained(module, plain=(ForeignTensorError,)):
         joint = without_tokens(export_joint(call, tensors, lambda node: has_effect(node) or marks_hits(node)))
     if call.moved:
         raise CaptureError(

@@ -22,8 +22,8 @@ import torch.distributed as dist
 import annopipe as ap
 from annopipe.errors import AnnopipeError
 from annopipe.simulation import html
-from benchmarks.groups import emulated, pinned
 from benchmarks.pair.case import Case
+from benchmarks.pair.network import start_network
 from benchmarks.pair.paced import paced_costs, run_paced
 from benchmarks.pair.stage import Pair
 
@@ -42,7 +42,7 @@ def _run(case: Case) -> None:
     torch.set_num_threads(1)
     with contextlib.suppress(PermissionError):  # as root, other programs on the machine disturb the measurement less
         os.setpriority(os.PRIO_PROCESS, 0, -10)  # gloo's threads inherit it, since they start later
-    device = _start(case)
+    device = start_network(case)
     result = measure_case(case, device, _progress)
     if dist.get_rank() == 0:
         print("result:" + json.dumps(result), flush=True)
@@ -154,26 +154,6 @@ def _longest(run: Callable[[], float], device: torch.device) -> float:
     seconds = torch.tensor([run()], dtype=torch.float64, device=device)
     dist.all_reduce(seconds, dist.ReduceOp.MAX)
     return float(seconds)
-
-
-def _start(case: Case) -> torch.device:
-    """Initialise the process group that the case asks for; returns the device to compute on."""
-    if case.network == "nccl":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
-        dist.init_process_group("nccl", device_id=device)
-        return device
-    if case.network == "emulated":
-        emulated.register()
-        link = emulated.Link(case.rate_bytes_per_s)
-        dist.init_process_group("emulated", pg_options=link)
-        return torch.device("cpu")
-    if case.network == "pinned":
-        pinned.register()
-        dist.init_process_group("pinned", store=dist.HashStore(), rank=0, world_size=1)
-        return torch.device("cuda")
-    dist.init_process_group("gloo")
-    return torch.device("cpu")
 
 
 def _progress(text: str) -> None:
