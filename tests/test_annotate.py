@@ -54,7 +54,7 @@ def test_nodes_carry_the_full_path_the_kind_and_the_lane() -> None:
 
 
 def test_tags_work_under_fullgraph_compilation() -> None:
-    seen = []
+    seen: list[str | None] = []
 
     def backend(graph_module, _inputs):
         seen.extend(

@@ -3,9 +3,13 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+
+from annopipe.cli import main
 
 MODEL = """
 import torch
@@ -40,10 +44,29 @@ class Branch(nn.Module):
 """
 
 
-def _annopipe(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "annopipe.cli", *arguments], capture_output=True, text=True, check=False, cwd=cwd
-    )
+class Result(NamedTuple):
+    """What a command left: its exit code and what it wrote."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture(name="annopipe")
+def _annopipe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Run a command line in this process, which has torch imported already."""
+
+    def run(*arguments: str, cwd: Path | None = None) -> Result:
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        if cwd is not None:
+            monkeypatch.chdir(cwd)
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        out, err = capsys.readouterr()
+        return Result(int(ended.value.code or 0), out, err)
+
+    return run
 
 
 @pytest.fixture(name="model")
@@ -68,30 +91,30 @@ def test_help_answers_without_importing_torch(command: list[str]) -> None:
     assert "Usage:" in result.stdout
 
 
-def test_inspect_prints_the_regions_of_a_file(model: Path) -> None:
-    result = _annopipe("inspect", f"{model}:build")
+def test_inspect_prints_the_regions_of_a_file(annopipe: Callable[..., Result], model: Path) -> None:
+    result = annopipe("inspect", f"{model}:build")
     assert result.returncode == 0, result.stderr
     assert "linear" in result.stdout
     assert "weight_grad" in result.stdout
 
 
-def test_inspect_prints_nodes_and_json(model: Path) -> None:
-    result = _annopipe("inspect", f"{model}:Model", "--input", "2,4", "--graph", "backward", "--json")
+def test_inspect_prints_nodes_and_json(annopipe: Callable[..., Result], model: Path) -> None:
+    result = annopipe("inspect", f"{model}:Model", "--input", "2,4", "--graph", "backward", "--json")
     rows = json.loads(result.stdout)["backward"]
     assert {row["region"] for row in rows} == {"linear"}
     assert {row["phase"] for row in rows} == {"input_grad", "weight_grad"}
-    table = _annopipe("inspect", f"{model}:Model", "--input", "2,4", "--graph", "forward", "--nodes").stdout
+    table = annopipe("inspect", f"{model}:Model", "--input", "2,4", "--graph", "forward", "--nodes").stdout
     assert "addmm" in table
 
 
-def test_inspect_shows_the_collectives_of_the_shipped_model() -> None:
-    rows = json.loads(_annopipe("inspect", "annopipe.models:tiny_stage", "--json").stdout)["forward"]
+def test_inspect_shows_the_collectives_of_the_shipped_model(annopipe: Callable[..., Result]) -> None:
+    rows = json.loads(annopipe("inspect", "annopipe.models:tiny_stage", "--json").stdout)["forward"]
     launches = [row["region"] for row in rows if row["kind"] == "launch"]
     assert launches == [f"block{n}/moe/{r}" for n in (0, 1) for r in ("dispatch", "dispatch", "combine")]
 
 
-def test_inspect_reads_a_module_by_name() -> None:
-    assert _annopipe("inspect", "torch.nn:Tanh", "--input", "2,3").returncode == 0
+def test_inspect_reads_a_module_by_name(annopipe: Callable[..., Result]) -> None:
+    assert annopipe("inspect", "torch.nn:Tanh", "--input", "2,3").returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -114,29 +137,33 @@ def test_inspect_reads_a_module_by_name() -> None:
         (["MODEL:Branch", "--input", "2,4"], "cannot trace Branch"),
     ],
 )
-def test_inspect_says_what_is_wrong(arguments: list[str], message: str, model: Path) -> None:
-    result = _annopipe("inspect", *(a.replace("MODEL", str(model)) for a in arguments), cwd=model.parent)
+def test_inspect_says_what_is_wrong(
+    annopipe: Callable[..., Result], arguments: list[str], message: str, model: Path
+) -> None:
+    result = annopipe("inspect", *(a.replace("MODEL", str(model)) for a in arguments), cwd=model.parent)
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_doctor_names_what_is_there_and_what_is_missing() -> None:
-    found = {finding["what"]: finding for finding in json.loads(_annopipe("doctor", "--json").stdout)}
+def test_doctor_names_what_is_there_and_what_is_missing(annopipe: Callable[..., Result]) -> None:
+    found = {finding["what"]: finding for finding in json.loads(annopipe("doctor", "--json").stdout)}
     assert found["python"]["ok"]
     assert {"torch", "gloo", "rate-limited network", "GPU", "NCCL"} <= set(found)
-    assert "python" in _annopipe("doctor").stdout
+    assert "python" in annopipe("doctor").stdout
 
 
-def test_unknown_command_is_refused() -> None:
-    result = _annopipe("dance")
+def test_unknown_command_is_refused(annopipe: Callable[..., Result]) -> None:
+    result = annopipe("dance")
     assert result.returncode == 2
     assert "No such command 'dance'" in result.stderr
 
 
-def test_a_file_may_be_called_like_the_standard_library_and_import_its_neighbours(tmp_path: Path) -> None:
+def test_a_file_may_be_called_like_the_standard_library_and_import_its_neighbours(
+    annopipe: Callable[..., Result], tmp_path: Path
+) -> None:
     (tmp_path / "json.py").write_text("from neighbour import build")
     (tmp_path / "neighbour.py").write_text(MODEL)
-    result = _annopipe("inspect", str(tmp_path / "json.py") + ":build", "--json")
+    result = annopipe("inspect", str(tmp_path / "json.py") + ":build", "--json")
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["forward"]
