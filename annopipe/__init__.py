@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         ScheduleError,
     )
     from annopipe.graphs.extraction import extract
-    from annopipe.graphs.multiplexing import multiplex
+    from annopipe.graphs.multiplexing import into_lane, multiplex, out_of_lane
     from annopipe.graphs.ports import Port
     from annopipe.graphs.regions import region_table
     from annopipe.graphs.reordering import reorder
@@ -54,7 +54,9 @@ _EXPORTS = {
     "StageGraphs": "annopipe.graphs.stage_graphs",
     "Timeline": "annopipe.simulation",
     "extract": "annopipe.graphs.extraction",
+    "into_lane": "annopipe.graphs.multiplexing",
     "multiplex": "annopipe.graphs.multiplexing",
+    "out_of_lane": "annopipe.graphs.multiplexing",
     "overlap": "annopipe.ordering.planning",
     "policies": "annopipe.ordering.registry",
     "policy": "annopipe.ordering.registry",
@@ -86,9 +88,11 @@ __all__ = [
     "comm",
     "costs",
     "extract",
+    "into_lane",
     "multiplex",
     "nano_batch",
     "nano_batches",
+    "out_of_lane",
     "overlap",
     "policies",
     "policy",

@@ -41,7 +41,13 @@ _OFFERED = tuple(kind for kind in NETWORKS if kind != "pinned")  # that one is f
 @click.option("--paced/--real", default=None, help="One kind of run; default: both, paced with more ranks than cores.")
 @click.option("--network", type=click.Choice([*_OFFERED, "auto"]), default="auto", show_default=True)
 @click.option("--rate", default="800mbit", show_default=True, help="Bandwidth that the ranks share, as tc writes it.")
-@click.option("--ratio", type=float, default=1.0, show_default=True, help="Paced: computation over communication.")
+@click.option(
+    "--ratio",
+    type=click.FloatRange(0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Paced: computation over communication.",
+)
 @click.option("--sequence", type=click.IntRange(1), default=512, show_default=True, help="Tokens per sequence.")
 @click.option("--policy", "policies", multiple=True, help="Policies to compare; default: all that come with annopipe.")
 @click.option("--rounds", type=click.IntRange(1), help="Repetitions, in alternation.  [default: 9; with --demo 5]")
@@ -136,10 +142,13 @@ def _network(asked: Any, ranks: int) -> NetworkKind:
     """What carries the messages: what was asked for, or the most real thing that this machine has."""
     if asked == "namespaces" and (reason := netlab.available()):
         raise AnnopipeError(f"no network namespaces here: {reason}; use --network emulated")
+    gpus = len(list(Path("/dev").glob("nvidia[0-9]*"))) if "+cpu" not in version("torch") else 0
+    if asked == "nccl" and gpus < ranks:
+        raise AnnopipeError(f"--network nccl needs a GPU for each of the {ranks} ranks, and there are {gpus}: use auto")
     if asked != "auto":
         kind: NetworkKind = asked  # click has checked it
         return kind
-    if len(list(Path("/dev").glob("nvidia[0-9]*"))) >= ranks > 1 and "+cpu" not in version("torch"):
+    if gpus >= ranks > 1:
         return "nccl"
     return "emulated" if netlab.available() else "namespaces"
 

@@ -84,6 +84,10 @@ class Arguments:
         leaves = [tensors[path] if path in tensors else constants[path] for path in self.order]
         return inspect.BoundArguments(self.signature, pytrees.tree_unflatten(leaves, self.spec))
 
+    def without_tensors(self) -> "Arguments":
+        """The same without the example tensors, whose memory may then be freed."""
+        return dataclasses.replace(self, tensors=())
+
     def changed(self, call: inspect.BoundArguments, tensors: Mapping[str, Any]) -> list[str]:
         """Paths of the arguments that ``call``, made by ``rebuild(tensors)``, does not hold any more as it did."""
         found = []

@@ -84,8 +84,8 @@ class _Turns:
         user = sys._getframe(1)
         if user.f_code is torch.Tensor.__iter__.__code__ and user.f_back is not None:
             user = user.f_back
-        if dis.opname[user.f_code.co_code[user.f_lasti]] != "GET_ITER":
-            raise _refusal("does more with it than to iterate (enumerate, zip or list)", _place(user))
+        if not _starts_for_loop(user):
+            raise _refusal("does more with it than a for loop (enumerate, zip, list or a comprehension)", _place(user))
         return self._turns()
 
     def _turns(self) -> Iterator[Any]:
@@ -99,6 +99,13 @@ class _Turns:
             if changed := sorted(name for name in before if now.get(name, before) != before[name]):
                 raise _refusal(f"changes {', '.join(changed)} in every turn", place)
         del self._open[self._loop]
+
+
+def _starts_for_loop(frame: FrameType) -> bool:
+    """Whether a function is about to enter a ``for`` loop: two instructions in a row, in every version of Python."""
+    operations = [i for i in dis.get_instructions(frame.f_code) if i.opname not in ("CACHE", "EXTENDED_ARG", "NOP")]
+    now = next(index for index, operation in enumerate(operations) if operation.offset == frame.f_lasti)
+    return [operation.opname for operation in operations[now : now + 2]] == ["GET_ITER", "FOR_ITER"]
 
 
 def _plain_locals(frame: FrameType) -> dict[str, Any]:

@@ -9,7 +9,7 @@ guarantees  running it is running the graphs one after the other; every node kee
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import fx
@@ -20,7 +20,7 @@ from annopipe.graphs.meta import Placement
 from annopipe.graphs.regions import place
 from annopipe.graphs.stage_graph import StageGraph, add_input, body, copy_nodes, input_nodes, output_nodes
 
-__all__ = ["multiplex"]
+__all__ = ["into_lane", "multiplex", "out_of_lane"]
 
 _LANE = re.compile(r"[A-Za-z]\w*")
 
@@ -34,7 +34,8 @@ def multiplex(*graphs: StageGraph, lanes: Sequence[str] | None = None) -> StageG
         lanes: one name per graph, a letter and then letters, digits or _; "L0", "L1" and so on if left out.
 
     Raises:
-        GraphError: no graph, or lane names that are too few, malformed or repeated.
+        GraphError: no graph, something else than a graph, lane names that are too few, malformed or repeated, or two
+            lanes that update the same buffer.
     """
     names = [f"L{index}" for index in range(len(graphs))] if lanes is None else list(lanes)
     if not graphs or len(names) != len(graphs) or len(set(names)) != len(names):
@@ -44,7 +45,13 @@ def multiplex(*graphs: StageGraph, lanes: Sequence[str] | None = None) -> StageG
     for name in names:
         if not isinstance(name, str) or not _LANE.fullmatch(name):
             raise GraphError(f"lane {name!r}: use a letter followed by letters, digits or _")
+    for graph in graphs:
+        if not isinstance(graph, StageGraph):
+            raise GraphError(
+                f"multiplex takes stage graphs, got {type(graph).__name__}: pass graphs.forward or graphs.backward"
+            )
     parts = list(zip(names, graphs, strict=True))
+    _refuse_lost_updates(parts)
     for _, graph in parts:
         place(graph)
     return StageGraph(
@@ -58,6 +65,43 @@ def multiplex(*graphs: StageGraph, lanes: Sequence[str] | None = None) -> StageG
         },
         guards=[guard.with_lane(lane) for lane, graph in parts for guard in graph.guards],
     )
+
+
+def into_lane(values: Mapping[str, Any], lane: str) -> dict[str, Any]:
+    """Values by port name as a multiplexed graph takes them.
+
+    >>> into_lane({"input.x": 1}, "F")
+    {'F.input.x': 1}
+    """
+    return {f"{lane}.{name}": value for name, value in values.items()}
+
+
+def out_of_lane(values: Mapping[str, Any], lane: str) -> dict[str, Any]:
+    """The part of a multiplexed graph's result that belongs to one lane, under the names of that lane's own graph.
+
+    Raises:
+        GraphError: there is no value of that lane.
+
+    >>> out_of_lane({"F.output": 1, "B.input_grad.x": 2}, "B")
+    {'input_grad.x': 2}
+    """
+    own = {name.removeprefix(f"{lane}."): value for name, value in values.items() if name.startswith(f"{lane}.")}
+    if not own:
+        lanes = sorted({name.partition(".")[0] for name in values})
+        raise GraphError(f"no value of lane {lane!r}; there are values of {', '.join(lanes)}")
+    return own
+
+
+def _refuse_lost_updates(parts: list[tuple[str, StageGraph]]) -> None:
+    """Two lanes that update one buffer both start from its old value: one update would be lost."""
+    first: dict[str, str] = {}
+    for lane, graph in parts:
+        for port in graph.outputs:
+            if port.role == "buffer_update" and first.setdefault(port.source, lane) != lane:
+                raise GraphError(
+                    f"lanes {first[port.source]} and {lane} both update buffer {port.source}, and one update would be "
+                    "lost: run these graphs one after the other, each with write_buffers behind it"
+                )
 
 
 def _union(parts: list[tuple[str, StageGraph]]) -> fx.Graph:

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 
 from torch import fx
 
+from annopipe.errors import GraphError
 from annopipe.graphs import meta
 from annopipe.graphs.backward_split import input_half
 from annopipe.graphs.meta import Placement
@@ -52,6 +53,10 @@ def region_table(graph: StageGraph) -> list[RegionRow]:
     >>> sorted({row.phase for row in ap.region_table(graphs.backward)})
     ['weight_grad']
     """
+    if not isinstance(graph, StageGraph):
+        raise GraphError(
+            f"region_table takes a stage graph, got {type(graph).__name__}: pass graphs.forward or graphs.backward"
+        )
     place(graph)
     rows = []
     for node in body(graph.graph):

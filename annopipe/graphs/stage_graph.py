@@ -14,6 +14,12 @@ from annopipe.graphs.ports import Port
 
 __all__ = ["StageGraph", "add_input", "body", "copy_nodes", "input_nodes", "output_nodes"]
 
+_SOURCES = {
+    **dict.fromkeys(("param", "buffer"), "parameters and buffers come from graphs.bind(module)"),
+    "input": "inputs come from graphs.bind_inputs(...)",
+    **dict.fromkeys(("saved", "size"), "saved values come from the result of the graph before"),
+    "tangent": "tangents, the gradients of the outputs, come from you",
+}
 _CHECKED_ROLES = frozenset({"input", "tangent"})
 
 
@@ -81,21 +87,30 @@ class StageGraph:
             GraphError: a port has no value, or an input or tangent has another dtype or shape than the traced one.
             CaptureError: a guarded constant is present and differs.
         """
-        try:
-            arguments = [values[port.name] for port in self.inputs]
-        except KeyError:
-            missing = [port.name for port in self.inputs if port.name not in values]
+        if not isinstance(values, Mapping):
             raise GraphError(
-                f"no value for {len(missing)} of {len(self.inputs)} input ports: {', '.join(missing[:5])}"
-                f"{', ...' if len(missing) > 5 else ''}; parameters and buffers come from graphs.bind(module), "
-                "inputs from graphs.bind_inputs(...), saved values from the forward graph's result"
-            ) from None
+                f"a stage graph is called with a mapping from port name to value, got {type(values).__name__}: "
+                "graphs.forward({**graphs.bind(module), **graphs.bind_inputs(x)})"
+            )
+        missing = [port for port in self.inputs if port.name not in values]
+        if missing:
+            raise GraphError(self._without_values(missing))
+        arguments = [values[port.name] for port in self.inputs]
         for port, value in zip(self.inputs, arguments, strict=True):
             if port.role in _CHECKED_ROLES and (reason := port.mismatch(value)):
                 raise GraphError(f"port {port.name}: {reason}; trace again for other shapes or dtypes")
         if self.guards:
             check_guards(self.guards, values)
         return arguments
+
+    def _without_values(self, missing: list[Port]) -> str:
+        names = ", ".join(port.name for port in missing[:5]) + (", ..." if len(missing) > 5 else "")
+        sources = dict.fromkeys(_SOURCES[port.role] for port in missing)
+        lanes = sorted({port.name.partition(".")[0] for port in self.inputs if not port.name.startswith(port.role)})
+        hint = (
+            f"; this graph has lanes: ap.into_lane(values, {lanes[0]!r}) puts a lane in front of names" if lanes else ""
+        )
+        return f"no value for {len(missing)} of {len(self.inputs)} input ports: {names}; {', '.join(sources)}{hint}"
 
     def __call__(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Run the graph without autograd and autocast; returns a value for every output port, by name.
@@ -105,7 +120,7 @@ class StageGraph:
         """
         arguments = self.arguments(values)
         with torch.no_grad(), contextlib.ExitStack() as stack:
-            for device in {port.device for port in self.inputs if port.device}:
+            for device in {port.device for port in self.inputs if port.device not in ("", "meta")}:
                 if torch.is_autocast_enabled(device):  # casts are nodes of the graph
                     stack.enter_context(torch.autocast(device, enabled=False))
             results = self.module(*arguments)

@@ -84,6 +84,7 @@ class StageGraphs:
             if reason := port.mismatch(tensors[name]):
                 raise GraphError(f"{port.role} {name}: {reason}; trace this module again")
             values[port.name] = tensors[name]
+        self._check_tying({port: values[port.name] for port in self._bound_ports()})
         return values
 
     def bind_inputs(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -116,16 +117,28 @@ class StageGraphs:
                 if port.role == "buffer_update":
                     if port.source not in buffers:
                         raise GraphError(f"{type(module).__name__} has no buffer {port.source!r} to update")
-                    buffers[port.source].copy_(values[port.name])
+                    buffers[port.source].copy_(_of(values, port))
 
     def parameter_gradients(self, values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """Gradients by canonical parameter name; those of tied weights are added up."""
         gradients: dict[str, torch.Tensor] = {}
         for port in self.backward.outputs if self.backward else ():
             if port.role == "param_grad":
-                have = gradients.get(port.source)
-                gradients[port.source] = values[port.name] if have is None else have + values[port.name]
+                have, more = gradients.get(port.source), _of(values, port)
+                gradients[port.source] = more if have is None else have + more
         return gradients
+
+    def _check_tying(self, bound: Mapping[Port, torch.Tensor]) -> None:
+        """Which names are one tensor decides which gradients are added up."""
+        sources: dict[int, str] = {}
+        tensors: dict[str, int] = {}
+        for port, tensor in bound.items():
+            together = sources.setdefault(id(tensor), port.source) == port.source
+            if not together or tensors.setdefault(port.source, id(tensor)) != id(tensor):
+                raise CaptureError(
+                    f"{port.role} {port.name.partition('.')[2]} is tied to others in another way than when traced: "
+                    "trace again"
+                )
 
     def _check_modes(self, module: nn.Module) -> None:
         for name, child in module.named_modules():
@@ -140,3 +153,12 @@ class StageGraphs:
         graphs = [self.forward, *([self.backward] if self.backward else [])]
         ports = {port.name: port for graph in graphs for port in graph.inputs if port.role in ("param", "buffer")}
         return list(ports.values())
+
+
+def _of(values: Mapping[str, Any], port: Port) -> Any:
+    if port.name not in values:
+        raise GraphError(
+            f"no value for {port.name}: pass the result of the graph; of a multiplexed graph take one lane's part with "
+            'ap.out_of_lane(result, "F")'
+        )
+    return values[port.name]

@@ -6,6 +6,7 @@ take out what is only there because of tracing; describe inputs and outputs by p
 
 import contextlib
 import inspect
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -43,7 +44,10 @@ def trace(
     Nothing is computed and nothing about the module changes: parameters, buffers, attributes and random state stay as
     they are. Updates of buffers are outputs of the forward graph (``graphs.write_buffers`` writes them). Sizes that
     depend on data (dropless routing) stay symbolic, so one trace serves 0, 1 and many tokens; other shapes are fixed.
-    The graphs run what eager PyTorch would run, so values and gradients are equal to eager's bit by bit.
+    The graphs run what eager PyTorch would run, so values and gradients are equal to eager's bit by bit. Known to
+    differ in the last bits: gradients of ``prod``, float32 ``nn.LSTM`` on CPU, and, under autocast, gradients of a
+    weight that is used more than once (eager's cast is shared). Activation checkpointing is not honoured yet:
+    everything is saved.
 
     Args:
         module: any ``nn.Module``; on CPU, on GPU, or on "meta" or fake tensors.
@@ -61,9 +65,21 @@ def trace(
     >>> [port.name for port in graphs.forward.inputs]
     ['param.weight', 'param.bias', 'input.input']
     """
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise CaptureError(
+            f"kwargs is a dictionary of keyword arguments, got {type(kwargs).__name__}; for two positional arguments: "
+            "trace(module, (x, y))"
+        )
+    with _ONE_AT_A_TIME:
+        return _trace(module, args, kwargs or {}, loss_fn, target)
+
+
+def _trace(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], loss_fn: Callable[..., Any] | None, target: Any
+) -> StageGraphs:
     _refuse_untraceable_modules(module)
     signature = inspect.signature(module.forward)
-    arguments = flatten_arguments(signature, f"{type(module).__name__}.forward", args, kwargs or {})
+    arguments = flatten_arguments(signature, f"{type(module).__name__}.forward", args, kwargs)
     target_arguments = _target_arguments(signature, loss_fn, target)
     call = TracedCall(module, arguments, loss_fn, target_arguments)
     tensors = (*arguments.tensors, *target_arguments.tensors)
@@ -86,7 +102,12 @@ def trace(
             place(part)
     modes = {name: child.training for name, child in module.named_modules()}
     frozen = frozenset(name for name, p in module.named_parameters() if not p.requires_grad)
-    return StageGraphs(forward, backward, arguments, target_arguments, call.layout, modes, frozen)
+    known = arguments.without_tensors(), target_arguments.without_tensors()
+    return StageGraphs(forward, backward, *known, call.layout, modes, frozen)
+
+
+# Tracing replaces kernels and generators of the process while it runs.
+_ONE_AT_A_TIME = threading.RLock()
 
 
 def _target_arguments(signature: inspect.Signature, loss_fn: Callable[..., Any] | None, target: Any) -> Arguments:
@@ -106,12 +127,22 @@ def _refuse_untraceable_modules(module: nn.Module) -> None:
     for name, child in module.named_modules():
         if isinstance(child, torch.jit.ScriptModule):
             raise CaptureError(f"{name or 'the module'} is a TorchScript module: pass the nn.Module it was made from")
-        if hasattr(child, "_orig_mod"):
+        if hasattr(child, "_orig_mod") or child._compiled_call_impl is not None:
             raise CaptureError(f"{name or 'the module'} is compiled already: pass the module that torch.compile got")
+        if isinstance(child, nn.LSTM) and child.training and child.dropout and child.num_layers > 1:
+            raise CaptureError(
+                f"{name or 'the module'} is an LSTM with dropout between its layers, which PyTorch's tracing leaves "
+                "out: use one LSTM per layer with nn.Dropout between them"
+            )
         tensors = {key: t for table in (child._parameters, child._buffers) for key, t in table.items() if t is not None}
         if any(nn.parameter.is_lazy(tensor) for tensor in tensors.values()):
             raise CaptureError(f"{name or 'the module'} is a lazy module: call it once, so that it has its parameters")
         for key, tensor in tensors.items():
+            if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
+                raise CaptureError(
+                    f"{key} of {name or 'the module'} has a hook on its gradient, which no graph runs: remove it, and "
+                    "change the gradients that the backward graph returns instead"
+                )
             if hasattr(type(tensor), "__tensor_flatten__") and type(tensor).__name__ != "FakeTensor":
                 kind = type(tensor).__name__
                 raise CaptureError(f"{key} of {name or 'the module'} is a {kind}: only plain tensors can be parameters")

@@ -86,9 +86,12 @@ def check_same_sequence(problem: OverlapProblem, order: Sequence[int]) -> None:
     if not is_distributed():
         return
     different = []
-    for queue, alias in sorted(_aliases(problem).items()):  # all of them before any error: others wait for this rank
-        tokens = [t for t in launch_tokens(problem, order) if t.startswith(f"{alias}:")]
-        digests = _gather_digests(tokens, queue)
+    queues = sorted(_aliases(problem))
+    members = {queue: tuple(dist.get_process_group_ranks(group_by_name(queue))) for queue in queues}
+    for queue in queues:  # all of them before any error: others wait for this rank
+        # Groups of the same ranks count together: each in its own order, crossed, they can wait for each other.
+        together = {other for other in queues if members[other] == members[queue]}
+        digests = _gather_digests(_labels(problem, order, together), queue)
         if len(set(digests)) > 1:
             different.append((queue, digests))
     for queue, digests in different:
@@ -106,14 +109,25 @@ def launch_tokens(problem: OverlapProblem, order: Sequence[int]) -> tuple[str, .
     different expert-parallel groups have different names for theirs.
     """
     alias = _aliases(problem)
-    numbers: dict[int, str] = {}
-    seen: dict[str, int] = {}
-    for node in problem.nodes:  # numbered in program order, so that a token names the same collective in every order
+    return tuple(f"{alias[queue]}: {label}" for queue, label in _numbered(problem, order))
+
+
+def _labels(problem: OverlapProblem, order: Sequence[int], queues: set[str]) -> list[str]:
+    """The launches on some groups, in order; groups count by first appearance among these."""
+    found = [(queue, label) for queue, label in _numbered(problem, order) if queue in queues]
+    number = {queue: index for index, queue in enumerate(sorted(queues))}
+    return [f"{number[queue]}: {label}" for queue, label in found]
+
+
+def _numbered(problem: OverlapProblem, order: Sequence[int]) -> list[tuple[str, str]]:
+    labels: dict[int, tuple[str, str]] = {}
+    seen: dict[tuple[str, str], int] = {}
+    for node in problem.nodes:  # numbered in program order, so that a text names the same collective in every order
         if node.kind == "launch":
-            label = f"{alias[node.queue]}:{node.lane}/{node.region}/{node.phase}/{node.operation}"
-            seen[label] = seen.get(label, 0) + 1
-            numbers[node.index] = f"{label}#{seen[label]}"
-    return tuple(numbers[index] for index in order if index in numbers)
+            label = f"{node.lane}/{node.region}/{node.phase}/{node.operation}"
+            seen[node.queue, label] = seen.get((node.queue, label), 0) + 1
+            labels[node.index] = node.queue, f"{label}#{seen[node.queue, label]}"
+    return [labels[index] for index in order if index in labels]
 
 
 def _propose(choose: Callable[[], Choice]) -> tuple[Choice | None, _Proposal, AnnopipeError | None]:

@@ -9,6 +9,7 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import fx
 
@@ -27,8 +28,6 @@ from annopipe.ordering.problem import OverlapNode, OverlapProblem
 from annopipe.ordering.registry import Policy, find
 
 __all__ = ["overlap", "problem_of"]
-
-_NEED_COSTS = frozenset({list_})
 
 
 def overlap(
@@ -56,21 +55,24 @@ def overlap(
     >>> ap.overlap(both, policy="alternate").policy
     'alternate'
     """
-    graph = _checked_graph(graph)
     chosen: list[StageGraph] = []
 
     def choose() -> Choice:
+        with _explained("planning"):
+            return prepared()
+
+    def prepared() -> Choice:
         name, function = find(policy)
-        chosen.append(graph.copy())
+        chosen.append(_checked_graph(graph).copy())
         problem = problem_of(chosen[0])
         if costs is not None:
             problem = with_costs(problem, as_costs(costs))
-        elif function in _NEED_COSTS:
+        elif function is list_:
             raise CostError(
                 f"policy {name!r} needs costs: pass costs=ap.costs.measure(graph, values) or ap.costs.load(path), "
                 "or use a policy without costs, such as 'alternate'"
             )
-        with _explained(name):
+        with _explained(f"policy {name!r}"):
             order = _indices(problem, name, function(problem))
         check_order(problem.nodes, order, problem.dependencies)
         return Choice(problem, tuple(order), name)
@@ -124,10 +126,17 @@ def _operation(node: fx.Node) -> str:
     """A collective and what all ranks must have in common: its data type, reduction and the like."""
     fixed = [a for a in (*node.args, *node.kwargs.values()) if isinstance(a, str) and a != group_name(node)]
     fake = meta.value(node)
-    return " ".join([str(node.target), str(getattr(fake, "dtype", "")), *fixed])
+    texts = [str(node.target), str(getattr(fake, "dtype", ""))]
+    if "all_to_all" not in texts[0] and "exchange" not in texts[0] and isinstance(fake, torch.Tensor):
+        texts += [
+            str(extent) for extent in fake.shape if isinstance(extent, int)
+        ]  # other shapes would not fit together
+    return " ".join([*texts, *fixed])
 
 
 def _indices(problem: OverlapProblem, name: str, order: Sequence[Any]) -> list[int]:
+    if order is None:
+        raise OrderError(f"policy {name!r} returned nothing: return the problem's nodes in the order to run")
     by_name = {node.name: node.index for node in problem.nodes}
     indices = []
     for item in order:
@@ -144,8 +153,8 @@ def _indices(problem: OverlapProblem, name: str, order: Sequence[Any]) -> list[i
 class _explained:  # noqa: N801 - reads as a statement
     """Turn an exception of a user's policy into an OrderError, so that the other ranks hear of it."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, what: str) -> None:
+        self._what = what
 
     def __enter__(self) -> None:
         return None
@@ -155,4 +164,4 @@ class _explained:  # noqa: N801 - reads as a statement
     ) -> None:
         if not isinstance(error, Exception) or isinstance(error, AnnopipeError):
             return
-        raise OrderError(f"policy {self._name!r} failed: {type(error).__name__}: {error}") from error
+        raise OrderError(f"{self._what} failed: {type(error).__name__}: {error}") from error

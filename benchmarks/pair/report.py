@@ -16,7 +16,7 @@ _HEADERS = (
     "ms/simulated",
     "ms/bound",
     "of sequential",
-    "hidden",
+    "hidden, simulated",
 )
 _NETWORKS = {
     "namespaces": "network namespaces, one rate-limited medium",

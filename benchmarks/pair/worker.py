@@ -76,8 +76,13 @@ def measure_case(case: Case, device: torch.device, progress: Callable[[str], Non
                 times[name].append(seconds)
     gc.unfreeze()
     if case.output and dist.get_rank() == 0:
-        html.write(Path(case.output) / "timeline.html", {n: p.timeline for n, p in plans.items()}, "annopipe overlap")
+        html.write(Path(case.output) / "timeline.html", {n: p.timeline for n, p in plans.items()}, _title(case))
     return _summary(case, plans, times, wrong, trace_s)
+
+
+def _title(case: Case) -> str:
+    kind = "paced" if case.paced else "real"
+    return f"annopipe overlap, simulated: {case.blocks} blocks, {dist.get_world_size()} ranks, costs of a {kind} run"
 
 
 def _wrong_anywhere(mine: dict[str, list[str]]) -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Run a traced stage beside eager autograd and compare everything bitwise: outputs, gradients, buffers, random state."""
+"""Run a traced stage beside eager and compare everything bitwise: outputs, gradients, buffers, random state."""
 
 import copy
 from typing import Any
@@ -27,7 +27,8 @@ def assert_same(found: Any, expected: Any, what: str = "") -> None:
 
 def _difference(a: Any, b: Any) -> str:
     if isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape and a.dtype == b.dtype:
-        return f"{a.dtype} {tuple(a.shape)}, by at most {(a - b).abs().max() if a.numel() and a.dtype != torch.bool else ''}"
+        size = (a - b).abs().max().item() if a.numel() and a.dtype != torch.bool else "?"
+        return f"{a.dtype} {tuple(a.shape)}, by at most {size}"
     return f"{a} and {b}"
 
 
@@ -98,7 +99,7 @@ def tangent_values(graphs: Any, eager: Eager) -> dict[str, Any]:
 
 
 def gradients(graphs: Any, values: dict[str, Any]) -> tuple[dict[str, Tensor], list[Tensor]]:
-    """Parameter gradients by name and input gradients in the order of the arguments, from the results of backward graphs."""
+    """Parameter gradients by name and input gradients in the order of the arguments, from backward graphs."""
     inputs = [values[p.name] for p in graphs.backward.outputs if p.role == "input_grad"]
     return graphs.parameter_gradients(values), inputs
 

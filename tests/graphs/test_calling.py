@@ -34,7 +34,9 @@ def test_what_forward_keeps_on_the_module_is_refused_and_put_back() -> None:
         self.last = x
         return x * 2
 
-    module = refuse("Function.forward changes calls, last, options.last, seen on the module", keep, calls=0, seen=[], options={})
+    module = refuse(
+        "Function.forward changes calls, last, options.last, seen on the module", keep, calls=0, seen=[], options={}
+    )
     assert (module.calls, module.seen, module.options, hasattr(module, "last")) == (0, [], {}, False)
 
 
@@ -118,8 +120,17 @@ def test_what_forward_changes_in_its_arguments_is_refused(change: Any) -> None:
 
 
 def test_an_argument_that_is_changed_in_place_is_refused() -> None:
-    refuse("forward changes argument x in place: a stage may only update its buffers", lambda _, x: x.add_(1), torch.ones(2))
-    refuse("forward changes argument x in place", lambda s, x: (x[0].add_(1), s.w * x)[1], torch.ones(2), w=nn.Parameter(torch.ones(2)))
+    refuse(
+        "forward changes argument x in place: a stage may only update its buffers",
+        lambda _, x: x.add_(1),
+        torch.ones(2),
+    )
+    refuse(
+        "forward changes argument x in place",
+        lambda s, x: (x[0].add_(1), s.w * x)[1],
+        torch.ones(2),
+        w=nn.Parameter(torch.ones(2)),
+    )
 
 
 def test_a_parameter_that_is_changed_in_place_is_refused() -> None:
@@ -151,12 +162,16 @@ def test_buffers_that_share_memory_are_refused_where_one_is_updated() -> None:
     module = Function(update)
     module.register_buffer("whole", torch.zeros(4))
     module.register_buffer("part", module.whole[:2])
-    with pytest.raises(CaptureError, match="buffer part shares memory with another one, and forward updates one of them"):
+    with pytest.raises(
+        CaptureError, match="buffer part shares memory with another one, and forward updates one of them"
+    ):
         ap.trace(module, (leaf(2),))
 
 
 def test_a_number_that_depends_on_data_is_no_output() -> None:
-    refuse("output.1 is a number that depends on data: return it as a tensor", lambda _, x: (x * 2, x.nonzero().shape[0]))
+    refuse(
+        "output.1 is a number that depends on data: return it as a tensor", lambda _, x: (x * 2, x.nonzero().shape[0])
+    )
 
 
 def test_outputs_that_hide_tensors_are_refused() -> None:
@@ -177,7 +192,7 @@ def test_draws_of_other_generators_are_refused() -> None:
     import numpy as np
 
     refuse("Function.forward draws from Python's random: that happens while tracing", lambda _, x: x * random.random())
-    refuse("Function.forward draws from numpy.random", lambda _, x: x * float(np.random.rand()))
+    refuse("Function.forward draws from numpy.random", lambda _, x: x * float(np.random.rand()))  # noqa: NPY002
     for generator in (random.Random(3), np.random.default_rng(3)):
         refuse("Function.forward changes own on the module", lambda s, x: x * float(s.own.random()), own=generator)
 

@@ -15,10 +15,21 @@ SEEN: list[Any] = []
 _LIBRARY = torch.library.Library("tests_capture", "DEF")
 _LIBRARY.define("log(Tensor x) -> ()")
 _LIBRARY.define("count(Tensor x) -> Tensor")
-torch.library.impl(_LIBRARY, "log", "CompositeExplicitAutograd")(lambda x: SEEN.append(x.tolist()))
-torch.library.impl(_LIBRARY, "count", "CompositeExplicitAutograd")(lambda x: (SEEN.append("count"), x.clone())[1])
 torch.library.register_fake("tests_capture::log", lambda x: None, lib=_LIBRARY)
-torch.library.register_fake("tests_capture::count", lambda x: torch.empty_like(x), lib=_LIBRARY)
+torch.library.register_fake("tests_capture::count", torch.empty_like, lib=_LIBRARY)
+
+
+@torch.library.impl(_LIBRARY, "log", "CompositeExplicitAutograd")
+def _log(x: Tensor) -> None:
+    SEEN.append(x.tolist())
+
+
+@torch.library.impl(_LIBRARY, "count", "CompositeExplicitAutograd")
+def _count(x: Tensor) -> Tensor:
+    SEEN.append("count")
+    return x.clone()
+
+
 ops = torch.ops.tests_capture
 
 
@@ -76,7 +87,9 @@ def test_tracing_runs_no_operation() -> None:
 def test_a_write_to_a_tensor_that_is_no_buffer_is_refused_before_it_happens(where: str) -> None:
     count = torch.zeros(3)
     module = Function(lambda s, x: x * (s.count if where == "attribute" else count).add_(1), count=count)
-    with pytest.raises(CaptureError, match=r"it changes a tensor of shape \(3,\) .*: make it a buffer\n  at .*test_capture.py"):
+    with pytest.raises(
+        CaptureError, match=r"it changes a tensor of shape \(3,\) .*: make it a buffer\n  at .*test_capture.py"
+    ):
         ap.trace(module, (leaf(3),))
     assert torch.equal(count, torch.zeros(3))
 
@@ -96,7 +109,9 @@ def test_an_out_argument_from_outside_is_refused() -> None:
 def test_a_tensor_of_nobody_that_wants_a_gradient_is_refused() -> None:
     hidden = nn.Linear(3, 3)
     module = Function(lambda s, x: s.layers[0](x), layers=[hidden])
-    with pytest.raises(CaptureError, match=r"it uses a tensor of shape \(3, 3\) .* but requires grad: make it a parameter"):
+    with pytest.raises(
+        CaptureError, match=r"it uses a tensor of shape \(3, 3\) .* but requires grad: make it a parameter"
+    ):
         ap.trace(module, (leaf(2, 3),))
 
 

@@ -54,5 +54,7 @@ def test_a_collective_in_place_is_refused_with_what_to_use(group_of_one: dist.Pr
         dist.all_reduce(y)
         return x * y
 
-    with pytest.raises(CaptureError, match="forward calls c10d.allreduce_.default, .* use torch.distributed._functional"):
+    with pytest.raises(
+        CaptureError, match="forward calls c10d.allreduce_.default, .* use torch.distributed._functional"
+    ):
         ap.trace(Function(forward), (leaf(3),))

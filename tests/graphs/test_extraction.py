@@ -125,7 +125,9 @@ def test_a_cut_through_a_launch_or_a_tuple_is_refused() -> None:
     graph.output((item,))
     stage = StageGraph(graph, [Port.of("input", "x", x)], [Port.of("output", "", x)])
     port = Port.of("saved", "cut", x)
-    with pytest.raises(GraphError, match="cut at the launch all_reduce_default: its value is not ready; cut at its wait"):
+    with pytest.raises(
+        GraphError, match="cut at the launch all_reduce_default: its value is not ready; cut at its wait"
+    ):
         extract(stage, ["output"], inputs=[(port, launch)])
     with pytest.raises(GraphError, match="cut at sort_default, which yields several values: cut at the items"):
         extract(stage, [(port, both)])

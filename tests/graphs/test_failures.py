@@ -28,12 +28,17 @@ class Broken(torch.autograd.Function):
 
 
 def test_a_branch_on_data_is_named() -> None:
-    with pytest.raises(CaptureError, match=r"cannot trace Function: Could not guard .*\n  at .*test_failures.py:\d+, in branches_on_data: if x.sum"):
+    with pytest.raises(
+        CaptureError,
+        match=r"cannot trace Function: Could not guard .*\n  at .*test_failures.py:\d+, in branches_on_data: if x.sum",
+    ):
         ap.trace(Function(branches_on_data), (leaf(3),))
 
 
 def test_a_line_of_a_backward_is_named() -> None:
-    with pytest.raises(CaptureError, match=r"backward is broken \(ValueError\)\n  at .*test_failures.py:\d+, in backward"):
+    with pytest.raises(
+        CaptureError, match=r"backward is broken \(ValueError\)\n  at .*test_failures.py:\d+, in backward"
+    ):
         ap.trace(Function(lambda _, x: Broken.apply(x)), (leaf(3),))
 
 

@@ -146,6 +146,10 @@ def numbers_turns(self: Any, x: Tensor, weights: Tensor, mask: Tensor, out: Tens
     return out
 
 
+def counts_in_a_comprehension(self: Any, x: Tensor, weights: Tensor, mask: Tensor, out: Tensor) -> Tensor:
+    return x * len([1 for _ in mask.sum((1, 2)).gt(0).nonzero()])
+
+
 def leaves_early(self: Any, x: Tensor, weights: Tensor, mask: Tensor, out: Tensor) -> Tensor:
     for expert in mask.sum((1, 2)).gt(0).nonzero():
         add(self, x, weights, mask, out, expert)
@@ -165,11 +169,14 @@ def leaves_early(self: Any, x: Tensor, weights: Tensor, mask: Tensor, out: Tenso
         (draws_in_every_turn, "aten.rand.default has an effect in every turn"),
         (counts_turns, "changes turns in every turn"),
         (collects, "changes parts in every turn"),
-        (numbers_turns, r"does more with it than to iterate \(enumerate, zip or list\)"),
+        (numbers_turns, r"does more with it than a for loop \(enumerate, zip, list or a comprehension\)"),
+        (counts_in_a_comprehension, "does more with it than a for loop"),
         (leaves_early, "leaves it before its end"),
     ],
 )
 def test_a_loop_without_a_proof_is_refused_with_its_line(combine: Combine, reason: str) -> None:
     name = combine.__name__
-    with pytest.raises(CaptureError, match=rf"forward loops over .* {reason}.*\n  at .*test_hit_loops.py:\d+, in {name}"):
+    with pytest.raises(
+        CaptureError, match=rf"forward loops over .* {reason}.*\n  at .*test_hit_loops.py:\d+, in {name}"
+    ):
         ap.trace(moe(combine), (leaf(5, 4),))

@@ -149,7 +149,9 @@ def test_lanes_and_ports_whose_names_run_together_do_not_mix() -> None:
             return x * 2
 
     both = ap.multiplex(
-        ap.trace(Named(), (plain(2), plain(2))).forward, ap.trace(Short(), (plain(2),)).forward, lanes=("a", "a_input_b")
+        ap.trace(Named(), (plain(2), plain(2))).forward,
+        ap.trace(Short(), (plain(2),)).forward,
+        lanes=("a", "a_input_b"),
     )
     values = {"a.input.b_x": torch.ones(2), "a.input.x": torch.zeros(2), "a_input_b.input.x": torch.full((2,), 3.0)}
     found = both(values)

@@ -24,7 +24,9 @@ CONFIG = DeepSeekV3Config.tiny()
 ONE_LAYER = dataclasses.replace(CONFIG, layers=1, experts=4)
 
 
-def tagged(graph: fx.Graph, target: Any, *args: Any, region: str = "", lane: int | None = None, backward: bool = False) -> fx.Node:
+def tagged(
+    graph: fx.Graph, target: Any, *args: Any, region: str = "", lane: int | None = None, backward: bool = False
+) -> fx.Node:
     node = graph.call_function(target, args)
     custom = {**({"annopipe": region} if region else {}), **({} if lane is None else {"annopipe_lane": lane})}
     node.meta.update(custom=custom, partitioner_tag="is_backward" if backward else "is_forward")
@@ -167,7 +169,11 @@ def rows_of(graph: StageGraph | None) -> list[RegionRow]:
 
 
 def test_every_node_of_the_model_has_a_region_of_its_blocks(stage: ap.StageGraphs) -> None:
-    parts = ("attention", "moe", *(f"moe/{p}" for p in ("router", "dispatch", "experts", "combine", "shared", "unpermute")))
+    parts = (
+        "attention",
+        "moe",
+        *(f"moe/{p}" for p in ("router", "dispatch", "experts", "combine", "shared", "unpermute")),
+    )
     expected = {f"block{n}/{part}" for n in range(CONFIG.layers) for part in parts}
     for graph in (stage.forward, stage.backward):
         assert {row.region for row in rows_of(graph)} == expected
@@ -190,14 +196,23 @@ def test_a_layer_has_three_launches_forward_two_backward_and_one_host_read(stage
 def test_weight_gradients_of_the_model_are_known_as_such(stage: ap.StageGraphs) -> None:
     rows = rows_of(stage.backward)
     assert {row.phase for row in rows} == {"input_grad", "weight_grad"}
-    targets = {phase: [row.node.target for row in rows if row.phase == phase] for phase in ("input_grad", "weight_grad")}
+    targets = {
+        phase: [row.node.target for row in rows if row.phase == phase] for phase in ("input_grad", "weight_grad")
+    }
     grouped, product = torch.ops.annopipe.grouped_mm_weight_grad.default, aten.mm.default
     products = [module for module in DeepSeekV3Stage(CONFIG).modules() if isinstance(module, nn.Linear)]
     assert targets["weight_grad"].count(grouped) == 2 * CONFIG.layers
     assert grouped not in targets["input_grad"]
     assert torch.ops.annopipe.grouped_mm.default not in targets["weight_grad"]
     assert targets["weight_grad"].count(product) == len(products) + CONFIG.layers  # the router's weight is a parameter
-    assert set(targets["weight_grad"]) == {product, grouped, aten.t.default, aten.reshape.default, aten.mul.Tensor, aten.sum.dim_IntList}
+    assert set(targets["weight_grad"]) == {
+        product,
+        grouped,
+        aten.t.default,
+        aten.reshape.default,
+        aten.mul.Tensor,
+        aten.sum.dim_IntList,
+    }
 
 
 def test_a_gradient_sum_lies_in_the_region_of_one_of_its_contributions(stage: ap.StageGraphs) -> None:

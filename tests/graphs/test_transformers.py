@@ -26,7 +26,7 @@ def config() -> Any:
         num_attention_heads=2,
         num_key_value_heads=1,
         head_dim=8,
-        num_experts=4,
+        num_experts=3,
         num_experts_per_tok=2,
         num_hidden_layers=1,
         vocab_size=32,
@@ -64,7 +64,7 @@ def random_order(stage: ap.StageGraph, rng: random.Random) -> list[fx.Node]:
 def test_the_expert_block_is_equal_for_every_routing(config: Any) -> None:
     block = qwen.Qwen3MoeSparseMoeBlock(config)
     graphs = ap.trace(block, (leaf(2, 5, 16),))
-    for experts in ([0, 1, 2, 3], [0], [3], [1, 2]):
+    for experts in ([0, 1, 2], [0], [1, 2]):
         route_to(block, experts)
         check_against_eager(block, (leaf(2, 5, 16),), graphs=graphs, idle=True)
 
@@ -75,7 +75,7 @@ def test_a_decoder_layer_multiplexes_and_reorders_with_equal_results(config: Any
     positions: tuple[Tensor, Tensor] = rotary(plain(2, 5, 16), torch.arange(5)[None])
     graphs = ap.trace(layer, (leaf(2, 5, 16),), {"position_embeddings": positions})
     assert graphs.backward is not None
-    route_to(layer.mlp, [2])
+    route_to(layer.mlp, [1])
     check_against_eager(layer, (leaf(2, 5, 16),), {"position_embeddings": positions}, graphs=graphs, idle=True)
 
     bound = graphs.bind(layer)

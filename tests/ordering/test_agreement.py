@@ -215,3 +215,43 @@ def test_different_collectives_are_refused_on_every_rank(tmp_path) -> None:
 def test_a_rank_that_dies_is_named(tmp_path) -> None:
     with pytest.raises(LaunchError, match="rank 1"):
         _run("import sys\nif rank == 1:\n    sys.exit(3)\ndist.barrier()\n", tmp_path)
+
+
+def test_crossed_groups_of_the_same_ranks_are_refused(tmp_path) -> None:
+    outputs = _run(
+        """
+        first, second = dist.new_group([0, 1]), dist.new_group([0, 1])
+        class Both(nn.Module):
+            def forward(self, x):
+                with ap.nano_batch(0), ap.comm("a"):
+                    a = fc.all_reduce(x, "sum", first) * 1
+                with ap.nano_batch(1), ap.comm("b"):
+                    b = fc.all_reduce(x * 2, "sum", second) * 1
+                return a, b
+        graphs = ap.trace(Both(), (torch.ones(2),))
+        plan = ap.overlap(graphs.forward, policy=lambda p: p.topological([(-1) ** rank * n.index for n in p.nodes]))
+        try:
+            plan.run({"input.x": torch.ones(2)})
+        except ap.OrderError as error:
+            print(error)
+        """,
+        tmp_path,
+    )
+    assert all("would issue different sequences of collectives" in text for text in outputs)
+
+
+def test_a_group_of_ones_own_changes_nothing(tmp_path) -> None:
+    outputs = _run(
+        """
+        alone = [dist.new_group([0]), dist.new_group([1])][rank]
+        class Both(nn.Module):
+            def forward(self, x):
+                if rank:
+                    x = fc.all_reduce(x, "sum", alone) * 1
+                return fc.all_reduce(x, "sum", dist.group.WORLD) * 1
+        graphs = ap.trace(Both(), (torch.ones(2),))
+        print(ap.overlap(graphs.forward, policy="sequential").run({"input.x": torch.ones(2)})["output"].tolist())
+        """,
+        tmp_path,
+    )
+    assert [text.strip() for text in outputs] == ["[2.0, 2.0]"] * 2
