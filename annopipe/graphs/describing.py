@@ -28,11 +28,11 @@ class Names:
     def __init__(self, module: nn.Module, arguments: Sequence[str], outputs: Sequence[str]) -> None:
         self._arguments = arguments
         self._outputs = outputs
-        self._canonical: dict[str, str] = {}
+        self.canonical: dict[str, str] = {}
         first: dict[int, str] = {}
         for tensors in (module.named_parameters, module.named_buffers):
             for name, tensor in tensors(remove_duplicate=False):
-                self._canonical[name] = first.setdefault(id(tensor), name)
+                self.canonical[name] = first.setdefault(id(tensor), name)
 
     def input_port(self, node: fx.Node, what: Described) -> Port:
         """The port of a placeholder.
@@ -43,7 +43,7 @@ class Names:
         fake, of = value(node), what.of
         if what.kind in ("param", "buffer"):
             name = self._own(what)
-            return Port.of("param" if what.kind == "param" else "buffer", self._canonical[name], fake, label=name)
+            return Port.of("param" if what.kind == "param" else "buffer", self.canonical[name], fake, label=name)
         if what.kind == "input":
             return Port.of("input", self._arguments[int(what.target)], fake)
         if what.kind == "tangent" and of is not None and of.kind == "output":
@@ -72,9 +72,9 @@ class Names:
         if what.kind == "grad" and of is not None and of.kind == "input":
             return Port.of("input_grad", self._arguments[int(of.target)], fake)
         if what.kind == "grad" and of is not None and of.kind == "param":
-            return Port.of("param_grad", self._canonical[self._own(of)], fake, label=self._own(of))
+            return Port.of("param_grad", self.canonical[self._own(of)], fake, label=self._own(of))
         if what.kind == "mutation" and of is not None and of.kind == "buffer":
-            return Port.of("buffer_update", self._canonical[self._own(of)], fake, label=self._own(of))
+            return Port.of("buffer_update", self.canonical[self._own(of)], fake, label=self._own(of))
         if what.kind == "mutation" and of is not None:
             raise self._mutation_error(of)
         raise CaptureError(f"the traced graph has an output that annopipe does not support: {what}")

@@ -47,6 +47,7 @@ class StageGraphs:
     layout: OutputLayout
     modes: Mapping[str, bool]
     frozen: frozenset[str]
+    canonical: Mapping[str, str] = dataclasses.field(default_factory=dict)  # names of tied tensors to the first one
     unshard: StageGraph | None = None
     reduce_grad: StageGraph | None = None
 
@@ -84,7 +85,7 @@ class StageGraphs:
             if reason := port.mismatch(tensors[name]):
                 raise GraphError(f"{port.role} {name}: {reason}; trace this module again")
             values[port.name] = tensors[name]
-        self._check_tying({port: values[port.name] for port in self._bound_ports()})
+        self._check_tying({**buffers, **parameters})
         return values
 
     def bind_inputs(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -128,17 +129,15 @@ class StageGraphs:
                 gradients[port.source] = more if have is None else have + more
         return gradients
 
-    def _check_tying(self, bound: Mapping[Port, torch.Tensor]) -> None:
+    def _check_tying(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Which names are one tensor decides which gradients are added up."""
-        sources: dict[int, str] = {}
-        tensors: dict[str, int] = {}
-        for port, tensor in bound.items():
-            together = sources.setdefault(id(tensor), port.source) == port.source
-            if not together or tensors.setdefault(port.source, id(tensor)) != id(tensor):
-                raise CaptureError(
-                    f"{port.role} {port.name.partition('.')[2]} is tied to others in another way than when traced: "
-                    "trace again"
-                )
+        first: dict[str, int] = {}
+        for name in self.canonical.keys() & tensors.keys():
+            first.setdefault(self.canonical[name], id(tensors[name]))
+        owners = {tensor: name for name, tensor in first.items()}
+        for name, source in self.canonical.items():
+            if name in tensors and (first[source] != id(tensors[name]) or owners[id(tensors[name])] != source):
+                raise CaptureError(f"{name} is tied to others in another way than when traced: trace again")
 
     def _check_modes(self, module: nn.Module) -> None:
         for name, child in module.named_modules():

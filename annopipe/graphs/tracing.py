@@ -103,7 +103,7 @@ def _trace(
     modes = {name: child.training for name, child in module.named_modules()}
     frozen = frozenset(name for name, p in module.named_parameters() if not p.requires_grad)
     known = arguments.without_tensors(), target_arguments.without_tensors()
-    return StageGraphs(forward, backward, *known, call.layout, modes, frozen)
+    return StageGraphs(forward, backward, *known, call.layout, modes, frozen, names.canonical)
 
 
 # Tracing replaces kernels and generators of the process while it runs.
