@@ -5,9 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 import annopipe as ap
 from annopipe.errors import AnnopipeError
+from annopipe.ordering import registry
 
 
 def test_every_listed_name_is_there() -> None:
@@ -44,5 +46,15 @@ def test_importing_the_package_imports_no_torch() -> None:
 def test_the_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
     (block,) = [part.partition("```")[0] for part in text.split("```python\n")[1:]]
-    exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
+    try:
+        exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
+    finally:
+        registry.forget("forward_first")
+        if dist.is_initialized():
+            dist.destroy_process_group()
     assert "makespan" in capsys.readouterr().out
+
+
+def test_the_readme_has_no_placeholder() -> None:
+    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    assert "_TABLE" not in text

@@ -25,7 +25,10 @@ ADAPTERS = {
     "annopipe/pytrees.py": "torch.utils._pytree",
 }
 # Floors of annopipe, lowest first. Packages on one floor do not know each other.
-FLOORS = "errors pytrees | annotate simulation | scheduling graphs kernels | costs models | ordering | pipeline | cli | __main__"
+FLOORS = (
+    "errors pytrees | annotate simulation | scheduling graphs kernels | costs models | ordering | pipeline | cli | "
+    "__main__"
+)
 TORCH_FREE = ("scheduling", "simulation")
 MAX_FUNCTION, MAX_FILE, MAX_TEST_FILE, MAX_PRIVATE = 60, 400, 600, 8
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -19,7 +19,7 @@ from annopipe import pytrees
 from annopipe.errors import CaptureError
 from annopipe.graphs.arguments import Arguments, Guard
 from annopipe.graphs.attributes import SideEffects
-from annopipe.graphs.capture import refusing_foreign_tensors
+from annopipe.graphs.capture import foreign_tensors_as_constants
 from annopipe.graphs.cleanup import BOUNDARY_KEY
 from annopipe.graphs.hit_loops import HitLoops
 from annopipe.graphs.random_state import noticed_draws
@@ -46,7 +46,6 @@ class TracedCall(nn.Module):
         self._arguments = arguments
         self._target = target
         self._loss_fn = loss_fn
-        self._runs = 0
         self._tied = _tied(module)
         self.layout = OutputLayout((), (), (), pytrees.tree_flatten(())[1])
         self.moved: list[str] = []
@@ -55,10 +54,8 @@ class TracedCall(nn.Module):
         """Run the module on its tensors, then the loss on the target's, which follow them."""
         own = dict(zip(self._arguments.paths, tensors, strict=False))
         targets = dict(zip(self._target.paths, tensors[len(own) :], strict=True))
-        first, self._runs = self._runs == 0, self._runs + 1
         with contextlib.ExitStack() as stack:
-            if first:
-                stack.enter_context(refusing_foreign_tensors())
+            stack.enter_context(foreign_tensors_as_constants())
             moved, loops = stack.enter_context(noticed_draws()), stack.enter_context(HitLoops())
             result, loss = self._run(own, targets)
             loops.check_finished()

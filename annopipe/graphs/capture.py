@@ -6,6 +6,7 @@ The only file that imports ``torch._functorch``, ``torch._subclasses`` and ``tor
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,9 +21,12 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from annopipe import pytrees
 from annopipe.graphs.eager_kernels import eager_kernels
 
-__all__ = ["Described", "ForeignTensorError", "JointGraph", "export_joint", "refusing_foreign_tensors"]
+__all__ = ["Described", "ForeignTensorError", "JointGraph", "export_joint", "foreign_tensors_as_constants"]
+
+_LIFTS = frozenset({torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default})
 
 _TOKENS = (
     aot.ForwardTokenAOTInput,
@@ -92,18 +96,26 @@ def export_joint(module: nn.Module, tensors: Sequence[torch.Tensor], stays: Call
 
 
 @contextlib.contextmanager
-def refusing_foreign_tensors() -> Iterator[None]:
-    """While a forward is traced: refuse writes to tensors from outside, and gradients that would flow to them.
+def foreign_tensors_as_constants() -> Iterator[None]:
+    """While a forward is traced: tensors that are neither the module's nor arguments are constants of the graph.
+
+    What is computed from them may be changed in place, as in eager; they themselves may not, nor want a gradient.
 
     Raises:
         ForeignTensorError: at the operation that does it, so that the traceback has the user's line.
     """
-    with _ForeignTensors():  # type: ignore[no-untyped-call]
+    with _ForeignTensors():
         yield
 
 
 class _ForeignTensors(TorchDispatchMode):
+    """Gives each foreign tensor that an operation takes a wrapper that AOTAutograd functionalizes like other values."""
+
     supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._wrappers: dict[int, tuple[torch.Tensor, Any]] = {}  # by id: the tensor, its wrapper
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -111,25 +123,31 @@ class _ForeignTensors(TorchDispatchMode):
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if isinstance(func, torch._ops.OpOverload) and func is not torch.ops.aten.detach.default:
-            schema = func._schema
-            for argument, value in zip(schema.arguments, args, strict=False):
-                _refuse(argument, value)
-            for argument in schema.arguments:
-                if kwargs and argument.name in kwargs:
-                    _refuse(argument, kwargs[argument.name])
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if not isinstance(func, torch._ops.OpOverload) or func in _LIFTS:
+            return func(*args, **kwargs)
+        differentiable = torch.is_grad_enabled() and func is not torch.ops.aten.detach.default
+        wrap = functools.partial(self._wrapped, differentiable=differentiable)
+        args, kwargs = pytrees.tree_map_only(torch.Tensor, wrap, (args, kwargs))
+        result = func(*args, **kwargs)
+        if func._schema.is_mutable:
+            for tensor, wrapper in self._wrappers.values():
+                if torch._functionalize_has_data_mutation(wrapper.elem):  # type: ignore[attr-defined]
+                    raise ForeignTensorError(f"it changes {_told(tensor)}: make it a buffer")
+        return result
+
+    def _wrapped(self, tensor: torch.Tensor, *, differentiable: bool) -> torch.Tensor:
+        if isinstance(tensor, FunctionalTensor) or torch._is_functional_tensor(tensor):
+            return tensor
+        if tensor.requires_grad and differentiable:
+            raise ForeignTensorError(f"it uses {_told(tensor)} but requires grad: make it a parameter, or detach it")
+        if id(tensor) not in self._wrappers:
+            self._wrappers[id(tensor)] = (tensor, FunctionalTensor.to_functional(tensor.detach()))
+        return self._wrappers[id(tensor)][1]
 
 
-def _refuse(argument: Any, value: Any) -> None:
-    for tensor in value if isinstance(value, (list, tuple)) else [value]:
-        if not isinstance(tensor, torch.Tensor) or isinstance(tensor, FunctionalTensor):
-            continue
-        told = f"a tensor of shape {tuple(tensor.shape)} that is neither the module's nor an argument"
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            raise ForeignTensorError(f"it changes {told}: make it a buffer")
-        if tensor.requires_grad and torch.is_grad_enabled():
-            raise ForeignTensorError(f"it uses {told} but requires grad: make it a parameter, or detach it")
+def _told(tensor: torch.Tensor) -> str:
+    return f"a tensor of shape {tuple(tensor.shape)} that is neither the module's nor an argument"
 
 
 def _fake_like(tensor: torch.Tensor) -> torch.Tensor:

@@ -8,19 +8,15 @@ compared is the sequence of collectives, not the list of nodes.
 import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
-from datetime import timedelta
-from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from annopipe.errors import AnnopipeError, OrderError
 from annopipe.graphs.process_groups import group_by_name, is_distributed
+from annopipe.ordering.gathering import gather, gather_digests
 from annopipe.ordering.problem import OverlapProblem
 
 __all__ = ["Choice", "agree", "check_same_sequence", "launch_tokens"]
-
-_CHECK_TIMEOUT = timedelta(seconds=60)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +49,7 @@ def agree(choose: Callable[[], Choice], group: dist.ProcessGroup | None) -> Choi
     if group is None:
         return choose()
     mine, proposal, failure = _propose(choose)
-    everyone = _gather(proposal, group)
+    everyone = gather(proposal, group)
     if failure is not None:
         raise failure
     _raise_if_any("planning failed", [p.error for p in everyone])
@@ -72,7 +68,7 @@ def agree(choose: Callable[[], Choice], group: dist.ProcessGroup | None) -> Choi
         order, error = _follow(mine, proposal, first.tokens), ""
     except OrderError as unfollowed:
         order, error = (), str(unfollowed)
-    _raise_if_any("a rank cannot follow the first rank's sequence of collectives", _gather(error, group))
+    _raise_if_any("a rank cannot follow the first rank's sequence of collectives", gather(error, group))
     return Choice(mine.problem, order, first.policy)
 
 
@@ -91,7 +87,7 @@ def check_same_sequence(problem: OverlapProblem, order: Sequence[int]) -> None:
     for queue in queues:  # all of them before any error: others wait for this rank
         # Groups of the same ranks count together: each in its own order, crossed, they can wait for each other.
         together = {other for other in queues if members[other] == members[queue]}
-        digests = _gather_digests(_labels(problem, order, together), queue)
+        digests = gather_digests(_labels(problem, order, together), queue)
         if len(set(digests)) > 1:
             different.append((queue, digests))
     for queue, digests in different:
@@ -158,28 +154,3 @@ def _raise_if_any(what: str, errors: Sequence[str]) -> None:
 def _aliases(problem: OverlapProblem) -> dict[str, str]:
     queues = dict.fromkeys(node.queue for node in problem.nodes if node.kind == "launch")
     return {queue: f"group {number}" for number, queue in enumerate(queues)}
-
-
-def _gather(item: Any, group: dist.ProcessGroup) -> list[Any]:
-    results: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(results, item, group=group)
-    return results
-
-
-def _gather_digests(tokens: Sequence[str], queue: str) -> list[tuple[int, str]]:
-    """Number and digest of each rank's tokens; with a time limit, since a rank without collectives does not come."""
-    group = group_by_name(queue)
-    device = torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
-    digest = int(hashlib.sha256("\n".join(tokens).encode()).hexdigest()[:15], 16)
-    mine = torch.tensor([len(tokens), digest], device=device)
-    everyone = [torch.zeros_like(mine) for _ in range(dist.get_world_size(group))]
-    work = dist.all_gather(everyone, mine, group=group, async_op=True)
-    try:
-        if work is not None:
-            work.wait(_CHECK_TIMEOUT)
-    except RuntimeError as error:
-        raise OrderError(
-            f"not all ranks of process group {queue} compared their sequence of collectives within "
-            f"{_CHECK_TIMEOUT.seconds} s: one of them runs another plan, or none ({error})"
-        ) from error
-    return [(int(count), f"{int(value):015x}"[:8]) for count, value in everyone]

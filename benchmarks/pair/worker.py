@@ -26,6 +26,7 @@ from benchmarks.pair.case import Case
 from benchmarks.pair.network import start_network
 from benchmarks.pair.paced import paced_costs, run_paced
 from benchmarks.pair.stage import Pair
+from benchmarks.pair.timing import longest, timed
 
 __all__ = ["main", "measure_case"]
 
@@ -71,7 +72,7 @@ def measure_case(case: Case, device: torch.device, progress: Callable[[str], Non
     for number in range(case.rounds + 1):  # the first round warms up
         progress(f"round {number} of {case.rounds}" if number else "warm-up round")
         for name, run in runs.items():
-            seconds = _longest(run, device)
+            seconds = longest(run, device)
             if number:
                 times[name].append(seconds)
     gc.unfreeze()
@@ -131,10 +132,10 @@ def _real_runs(pair: Pair, plans: dict[str, Any], device: torch.device) -> dict[
     def eager() -> float:
         ready = pair.eager_backward_ready()
         dist.barrier()
-        return _timed(lambda: pair.eager(*ready), device)
+        return timed(lambda: pair.eager(*ready), device)
 
     def planned(plan: Any) -> Callable[[], float]:
-        return lambda: _timed(lambda: plan.run(pair.values), device)
+        return lambda: timed(lambda: plan.run(pair.values), device)
 
     return {"eager": eager, **{name: planned(plan) for name, plan in plans.items()}}
 
@@ -142,23 +143,6 @@ def _real_runs(pair: Pair, plans: dict[str, Any], device: torch.device) -> dict[
 def _paced_runs(plans: dict[str, Any], calls: dict[str, ap.costs.LaunchCall]) -> dict[str, Callable[[], float]]:
     programs = {name: plan.program() for name, plan in plans.items()}
     return {name: functools.partial(run_paced, program, calls) for name, program in programs.items()}
-
-
-def _timed(run: Callable[[], Any], device: torch.device) -> float:
-    synchronise = torch.cuda.synchronize if device.type == "cuda" else lambda: None
-    synchronise()
-    started = time.perf_counter()
-    run()
-    synchronise()
-    return time.perf_counter() - started
-
-
-def _longest(run: Callable[[], float], device: torch.device) -> float:
-    """All ranks start together; the time of the slowest."""
-    dist.barrier()
-    seconds = torch.tensor([run()], dtype=torch.float64, device=device)
-    dist.all_reduce(seconds, dist.ReduceOp.MAX)
-    return float(seconds)
 
 
 def _progress(text: str) -> None:

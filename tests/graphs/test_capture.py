@@ -94,6 +94,24 @@ def test_a_write_to_a_tensor_that_is_no_buffer_is_refused_before_it_happens(wher
     assert torch.equal(count, torch.zeros(3))
 
 
+def test_a_write_to_a_view_of_such_a_tensor_is_refused() -> None:
+    count = torch.zeros(3)
+    with pytest.raises(CaptureError, match="it changes a tensor"):
+        ap.trace(Function(lambda s, x: x * s.count[0].add_(1), count=count), (leaf(3),))
+    assert torch.equal(count, torch.zeros(3))
+
+
+def test_what_is_computed_from_such_a_tensor_may_be_changed_and_follows_its_values() -> None:
+    def masked(self: Any, x: Tensor) -> Tensor:
+        bias = torch.zeros_like(self.mask, dtype=torch.float32).masked_fill_(self.mask, -1.0)
+        return x + bias
+
+    module = Function(masked, mask=torch.tensor([True, False, True]))
+    graphs = check_against_eager(module, (leaf(3),))
+    module.mask.logical_not_()
+    check_against_eager(module, (leaf(3),), graphs=graphs)
+
+
 def test_an_out_argument_from_outside_is_refused() -> None:
     out = torch.zeros(3)
 

@@ -171,8 +171,8 @@ def test_a_rank_that_runs_no_plan_is_noticed_within_the_time_limit(tmp_path) -> 
         """
         import time
         from datetime import timedelta
-        from annopipe.ordering import agreement
-        agreement._CHECK_TIMEOUT = timedelta(seconds=1)
+        from annopipe.ordering import gathering
+        gathering.CHECK_TIMEOUT = timedelta(seconds=1)
         both, values = pair()
         plan = ap.overlap(both, policy="alternate")
         if rank == 0:
