@@ -2,7 +2,9 @@
 
 needs       a stage graph; outputs to keep; optionally nodes to take as inputs instead of computing them.
 does        copies what lies on the way from the inputs to the kept outputs, in program order, and nothing else.
-guarantees  the source is unchanged; every input port of the result is used; order among the copied nodes is kept.
+guarantees  the source is unchanged; every input port of the result is used; order among the copied nodes is kept. An
+            operation that draws random numbers and that nothing kept needs is left out, so later ones draw others:
+            name it in ``keep`` to draw as the source does.
 
     a -> b -> c -> out1          extract(g, ["out1"], inputs=[(port, b)])       (port) -> c -> out1
          b -> d -> out2
