@@ -1,6 +1,7 @@
 """The overlap job on real ranks: bitwise equal everywhere, one table, plain data, and messages for what cannot run."""
 
 import json
+import os
 import textwrap
 from pathlib import Path
 
@@ -39,17 +40,16 @@ def test_paced_and_emulated_times_are_labelled_so(tmp_path: Path) -> None:
     (row,) = case["rows"]
     assert "paced, emulated" in text
     assert case["computation_s"] == pytest.approx(case["communication_s"], rel=0.05)
-    assert row["measured_s"] >= 0.9 * row["simulated_s"], (
-        "a paced run cannot be faster than its computation and messages"
-    )
+    assert row["measured_s"] >= 0.99 * case["computation_s"], "paced computation is waited for"
 
 
 @pytest.mark.root
 def test_ranks_in_network_namespaces_leave_nothing_behind(tmp_path: Path) -> None:
-    before = sorted(Path("/run/netns").iterdir()) if Path("/run/netns").is_dir() else []
     _, (case,) = _run(tmp_path, "--blocks", "1", "--paced", "--network", "namespaces")
     assert case["bitwise_equal"]
-    assert (sorted(Path("/run/netns").iterdir()) if Path("/run/netns").is_dir() else []) == before
+    folder = Path("/run/netns")
+    own = [path for path in folder.iterdir() if f"-{os.getpid()}-" in path.name] if folder.is_dir() else []
+    assert own == [], "a lab's names carry the number of the process that made it"
 
 
 @pytest.mark.parametrize(
