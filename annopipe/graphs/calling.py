@@ -89,8 +89,8 @@ class TracedCall(nn.Module):
         constants = tuple(Guard.of(p, leaf) for p, leaf in zip(paths, leaves, strict=True) if p not in tensors)
         self.layout = OutputLayout(tuple(paths), tuple(tensors), constants, spec, has_loss=loss is not None)
         outputs = list(tensors.values()) if loss is None else [loss, *(t.detach() for t in tensors.values())]
-        with fx_traceback.annotate({BOUNDARY_KEY: True}):
-            return tuple(output.clone() for output in outputs)
+        with fx_traceback.annotate({BOUNDARY_KEY: True}):  # the last first: gradients of one tensor add up as in eager
+            return tuple(reversed([output.clone() for output in reversed(outputs)]))
 
 
 Place = tuple[dict[str, Any], str]  # a module's table of parameters or buffers, and a name in it

@@ -13,7 +13,7 @@ from annopipe.errors import CaptureError
 from tests.graphs.helpers import check_against_eager
 from tests.graphs.modules import Function, leaf, plain
 
-EXPERTS = 3
+EXPERTS = 2
 Combine = Callable[[Any, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -21,7 +21,7 @@ def moe(combine: Combine) -> Function:
     """A router, then ``combine(self, x, weights, mask, out)``."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
-        weights, chosen = self.gate(x).softmax(-1).topk(2)
+        weights, chosen = self.gate(x).softmax(-1).topk(1)
         mask = F.one_hot(chosen, EXPERTS).permute(2, 1, 0)
         return combine(self, x, weights, mask, torch.zeros_like(x))
 
@@ -66,7 +66,7 @@ def with_dropout(self: Any, x: Tensor, weights: Tensor, mask: Tensor, out: Tenso
 def test_one_trace_is_equal_for_every_routing(combine: Combine) -> None:
     module = moe(combine)
     graphs = ap.trace(module, (leaf(5, 4),))
-    for bias in ([0.0, 0.0, 0.0], [9.0, 5.0, 0.0], [0.0, 9.0, 5.0]):  # all experts, and without the last or first
+    for bias in ([0.0, 0.0], [9.0, 0.0], [0.0, 9.0]):  # both experts, and one alone
         with torch.no_grad():
             module.gate.bias.copy_(torch.tensor(bias))
         check_against_eager(module, (leaf(5, 4),), graphs=graphs, idle=True)

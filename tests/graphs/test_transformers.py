@@ -91,6 +91,20 @@ def test_a_decoder_layer_multiplexes_and_reorders_with_equal_results(config: Any
         assert_same({name: found[name] for name in expected}, expected)
 
 
+def test_a_whole_language_model_is_equal_in_logits_and_gradients(config: Any) -> None:
+    model = qwen.Qwen3MoeForCausalLM(config)
+    graphs = check_against_eager(model, (torch.randint(0, 32, (2, 5)),), {"use_cache": False}, idle=True)
+    assert "output.logits" in {port.name for port in graphs.forward.outputs}
+
+
+def test_a_cache_of_tensors_as_output_is_refused(config: Any) -> None:
+    model = qwen.Qwen3MoeForCausalLM(config)
+    with pytest.raises(
+        ap.CaptureError, match="output.past_key_values is a DynamicCache and holds a tensor or a module"
+    ):
+        ap.trace(model, (torch.randint(0, 32, (2, 5)),))
+
+
 def test_every_node_of_the_layer_has_a_region_of_the_tags_around_it(config: Any) -> None:
     class Tagged(nn.Module):
         def __init__(self) -> None:
