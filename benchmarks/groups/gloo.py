@@ -12,6 +12,9 @@ What PyTorch 2.13 does with such a class, found by experiment, and why this file
 - A subclass can only be constructed from (rank, size): given a store, pybind11 refuses. A backend registered on it
   serves every method without a Python override, and tells `dist` on which device object collectives work.
 - An override must not call its own base method, which would look for the override again: it calls `self.gloo`.
+- A virtual method without an override hangs now and then: C++ then enqueues in gloo with the GIL held, while gloo's
+  thread, with its queue locked, waits for the GIL to free the tensors of the work before. `self.gloo` enqueues without
+  the GIL. So every virtual method is overridden, also those that only pass on.
 """
 
 from collections.abc import Callable, Sequence
@@ -123,6 +126,28 @@ class GlooGroup(dist.ProcessGroup):
     def broadcast(self, tensors: list[torch.Tensor], *options: Any) -> dist.Work:  # type: ignore[override]
         """Send the tensors from one rank to all, in place."""
         return self.issue(Collective("broadcast", tensors, tensors, partial(self.gloo.broadcast, tensors, *options)))
+
+    # What only passes on.
+
+    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], *options: Any) -> dist.Work:  # type: ignore[override]
+        """Collect each input from every rank, as lists of tensors; object gathers come here."""
+        return self.gloo.allgather(outputs, inputs, *options)
+
+    def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], *options: Any) -> dist.Work:  # type: ignore[override]
+        """Reduce lists of tensors and keep this rank's."""
+        return self.gloo.reduce_scatter(outputs, inputs, *options)
+
+    def barrier(self, opts: Any = None) -> dist.Work:
+        """Wait until every rank is here."""
+        return self.gloo.barrier(*([] if opts is None else [opts]))
+
+    def send(self, tensors: list[torch.Tensor], peer: int, tag: int) -> dist.Work:
+        """Send to one rank."""
+        return self.gloo.send(tensors, peer, tag)
+
+    def recv(self, tensors: list[torch.Tensor], peer: int, tag: int) -> dist.Work:
+        """Receive from one rank."""
+        return self.gloo.recv(tensors, peer, tag)
 
     # The same methods under the names that PyTorch 2.13 gave them.
     all_to_all_single = alltoall_base  # type: ignore[assignment]

@@ -22,6 +22,7 @@ import torch.distributed as dist
 import annopipe as ap
 from annopipe.errors import AnnopipeError
 from annopipe.simulation import html
+from benchmarks.launch import end_rank
 from benchmarks.pair.case import Case
 from benchmarks.pair.network import start_network
 from benchmarks.pair.paced import paced_costs, run_paced
@@ -49,6 +50,7 @@ def _run(case: Case) -> None:
         print("result:" + json.dumps(result), flush=True)
     dist.barrier()
     dist.destroy_process_group()
+    end_rank()
 
 
 def measure_case(case: Case, device: torch.device, progress: Callable[[str], None]) -> dict[str, Any]:

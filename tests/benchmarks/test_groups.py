@@ -7,6 +7,7 @@ Times are only bounded from the side that a slow machine cannot violate, or by t
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ import torch.distributed._functional_collectives as fc
 
 from annopipe.errors import PipelineError
 from benchmarks.groups import emulated, gloo, pinned
+from benchmarks.launch import end_rank
 
 OPS = torch.ops._c10d_functional
 RANKS = 2
@@ -184,6 +186,15 @@ def many_in_flight() -> bool:
     return all(bool((OPS.wait_tensor(launched[i]) == i).all()) for i in reversed(range(50)))
 
 
+def many_that_pass_on() -> int:
+    """What only passes on, often: gloo frees the tensors of one work while the next is enqueued."""
+    gathered: list[object] = [None] * RANKS
+    for _ in range(300):
+        dist.all_gather_object(gathered, "x")
+        dist.barrier()
+    return 300
+
+
 def new_groups() -> dict[str, object]:
     """Make groups in the ways that user code does."""
     inherited = dist.new_group(backend=emulated.BACKEND)
@@ -216,6 +227,7 @@ def work(rank: int, store: str, results: str) -> None:
         "slow link": slow_link(),
         "waited twice": waited_twice(),
         "many": many_in_flight(),
+        "passed on": many_that_pass_on(),
         "groups": new_groups(),
     }
     Path(results).write_text(json.dumps(seen), encoding="utf-8")
@@ -223,6 +235,7 @@ def work(rank: int, store: str, results: str) -> None:
     dist.barrier()
     del left
     dist.destroy_process_group()
+    end_rank()
 
 
 # Emulated: what the workers saw
@@ -316,6 +329,20 @@ def test_waiting_again_is_harmless(seen: list[dict[str, Any]]) -> None:
 
 def test_works_live_until_they_are_waited_for(seen: list[dict[str, Any]]) -> None:
     assert [rank["many"] for rank in seen] == [True] * RANKS
+
+
+def test_what_only_passes_on_does_not_hold_the_interpreter_lock_in_gloo(seen: list[dict[str, Any]]) -> None:
+    assert [rank["passed on"] for rank in seen] == [300] * RANKS  # it hung now and then
+
+
+def test_every_method_that_the_trampoline_looks_up_is_overridden() -> None:
+    """A method that it does not find runs with the interpreter lock held."""
+    header = Path(torch.__file__).parent / "include/torch/csrc/distributed/c10d/PyProcessGroup.hpp"
+    source = re.sub(r"//[^\n]*|/\*.*?\*/", "", header.read_text(encoding="utf-8"))
+    virtual = set(re.findall(r"WORK_OVERRIDE\(\s*ProcessGroup,\s*(\w+)", source))
+    renamed = set(re.findall(r"get_override\(\s*static_cast<const ProcessGroup\*>\(this\),\s*\"(\w+)\"", source))
+    assert {"allgather", "barrier", "send", "allreduce"} <= virtual, "what is looked up is found in the header"
+    assert virtual | renamed <= set(vars(gloo.GlooGroup))
 
 
 def test_a_group_without_options_has_the_link_of_the_default_group(seen: list[dict[str, Any]]) -> None:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 HERE = Path(__file__).parent
-TIMEOUT_S = 90
+TIMEOUT_S = 400
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ import torch.distributed._functional_collectives as functional
 
 from annopipe.models import DeepSeekV3Config, DeepSeekV3Stage, MoE, PlainMoE
 from annopipe.models.exchange import exchange
+from benchmarks.launch import end_rank
 from tests.models import joint_graph
 
 RANKS = 4
@@ -90,6 +91,7 @@ def work(rank: int, directory: str) -> None:
     torch.save(results, f"{directory}/{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
+    end_rank()
 
 
 def main(directory: str) -> int:

@@ -14,6 +14,7 @@ def _run(body: str, tmp_path, ranks: int = 2) -> list[str]:
         import torch, torch.distributed as dist, annopipe as ap
         import torch.distributed._functional_collectives as fc
         from torch import nn
+        from benchmarks.launch import end_rank
         torch.set_num_threads(1)
         dist.init_process_group("gloo")
         rank = dist.get_rank()
@@ -40,8 +41,8 @@ def _run(body: str, tmp_path, ranks: int = 2) -> list[str]:
         """
     ) + textwrap.dedent(body)
     module = tmp_path / "agreement_program.py"
-    module.write_text(program + "\ndist.barrier(); dist.destroy_process_group()\n")
-    return run_ranks("agreement_program", ranks, env={"PYTHONPATH": str(tmp_path)}, timeout_s=90)
+    module.write_text(program + "\ndist.barrier(); end_rank()\n")
+    return run_ranks("agreement_program", ranks, env={"PYTHONPATH": str(tmp_path)}, timeout_s=400)
 
 
 def test_ranks_with_other_preferences_end_with_the_order_of_the_first(tmp_path) -> None:
