@@ -20,6 +20,7 @@ __all__ = [
     "is_getitem",
     "is_operator",
     "launch_of",
+    "set_group_name",
     "sharing_arguments",
     "traits",
     "view_chain",
@@ -205,6 +206,17 @@ def group_name(launch: fx.Node) -> str:
             value = launch.args[position] if position < len(launch.args) else launch.kwargs[argument.name]
             return value if isinstance(value, str) else str(getattr(value, "group_name", value))
     return ""
+
+
+def set_group_name(launch: fx.Node, name: str) -> None:
+    """Let a launch run on another process group."""
+    schema = launch.target._schema  # type: ignore[union-attr]
+    for position, argument in enumerate(schema.arguments):
+        if argument.name in _GROUP_ARGUMENTS:
+            if position < len(launch.args):
+                launch.update_arg(position, name)
+            else:
+                launch.update_kwarg(argument.name, name)
 
 
 def is_operator(target: Any) -> bool:
