@@ -14,8 +14,9 @@ Plain Python, no torch.
 '0.006 s, 75% hidden'
 """
 
-from annopipe.simulation.engine import makespan, run
+from annopipe.simulation.engine import makespan
 from annopipe.simulation.exposure import RegionComm
+from annopipe.simulation.running import run
 from annopipe.simulation.spans import Span
 from annopipe.simulation.stalls import Stall
 from annopipe.simulation.subject import Simulatable, simulate
