@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from annopipe.errors import CostError, GraphError, OrderError
+from annopipe.simulation.wording import place_text
 
 __all__ = ["Kind", "Network", "Task", "check_program"]
 
@@ -59,7 +60,7 @@ class Task:
         >>> Task("mm", "compute", 1e-3, region="block0/attention", lane="F").label
         'mm (F/block0/attention)'
         """
-        place = "/".join(part for part in (self.lane, self.region) if part)
+        place = place_text(self.lane, self.region)
         return f"{self.name} ({place})" if place else self.name
 
 
@@ -95,8 +96,8 @@ class Network:
         number = isinstance(self.interference, int | float) and not isinstance(self.interference, bool)
         if not number or not 0.0 <= self.interference < math.inf:
             raise CostError(
-                f"Network(interference={self.interference!r}): computation takes (1 + interference) times as long while "
-                "a transfer moves; give a finite number that is not negative, such as 0.16 for 16% longer"
+                f"Network(interference={self.interference!r}): computation takes (1 + interference) times as long "
+                "while a transfer moves; give a finite number that is not negative, such as 0.16 for 16% longer"
             )
 
 
