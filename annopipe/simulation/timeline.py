@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from os import PathLike
 
-from annopipe.simulation import html, perfetto, text
+from annopipe.simulation import html, perfetto, png, text
 from annopipe.simulation.exposure import RegionComm, region_comm
 from annopipe.simulation.host_syncs import HostSync, host_syncs, own_group_saving
 from annopipe.simulation.intervals import length, merge
@@ -171,6 +171,13 @@ class Timeline:
     def to_html(self, path: str | PathLike[str], title: str = "annopipe timeline") -> None:
         """Write one self-contained page for a browser; `annopipe.simulation.html.write` compares several timelines."""
         html.write(path, {"": self}, title)
+
+    def to_png(self, path: str | PathLike[str], title: str = "annopipe timeline") -> None:
+        """Write a picture; `annopipe.simulation.png.write` compares several timelines. Needs matplotlib.
+
+        Raises AnnopipeError when matplotlib is not installed.
+        """
+        png.write(path, {"": self}, title)
 
     def to_perfetto(self, path: str | PathLike[str]) -> None:
         """Write a Chrome trace (JSON) for https://ui.perfetto.dev or chrome://tracing."""
