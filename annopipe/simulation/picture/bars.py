@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from annopipe.simulation.panels import Row
 from annopipe.simulation.picture.lettering import Lettering
 from annopipe.simulation.runs import Run
-from annopipe.simulation.wording import seconds_text
+from annopipe.simulation.wording import one_line, seconds_text, shorten
 
 __all__ = ["INK", "SOFT", "STALL", "Palette", "draw_row"]
 
@@ -26,6 +26,7 @@ _NO_LANE, _TRACK, _PALE_STALL = "#cfd4db", "#f0f2f5", "#f3aaa3"
 _SIZES = (8.5, 7.0)  # of letters, in points: the first that fits is used
 _PADDING = 0.06  # inches that a label leaves free in its bar
 _TWO_LINES = 0.4  # inches: a higher bar has room for the duration below the label
+_LONGEST_LANE = 24  # letters, in the legend
 _NARROW = 0.13  # inches: a narrower bar has no room even for one line of letters on its side
 _STRIPES = 0.05  # inches: hatching is invisible in a narrower bar
 
@@ -53,7 +54,8 @@ class Palette:
         """A sample of each lane, and for those of "weight_grad", "host" and "wait" that are in `kinds`."""
         found = set(kinds)
         entries: dict[str, Artist] = {
-            f"lane {lane}": Patch(facecolor=self[lane], edgecolor="white") for lane in self.lanes
+            f"lane {shorten(one_line(lane), _LONGEST_LANE)}": Patch(facecolor=self[lane], edgecolor="white")
+            for lane in self.lanes
         }
         others: dict[str, tuple[str, Artist]] = {
             "weight_grad": ("weight gradient", Patch(facecolor="#dddddd", edgecolor="#888888", hatch="/////", lw=0)),
@@ -146,7 +148,7 @@ def _fitting(run: Run, place: _Place, letters: Lettering) -> tuple[str, float, f
     """The text that fits into the bar, its size and its rotation in degrees; upright letters where they fit."""
     wide, high = run.seconds * place.scale - _PADDING, place.height - _PADDING
     duration = seconds_text(run.seconds)
-    choices = (f"stall {duration}", duration) if run.kind == "wait" else (run.label,)
+    choices = (f"stall {duration}", duration) if run.kind == "wait" else (one_line(run.label),)
     for size in _SIZES:
         for text in choices:
             if letters.width(text, size) <= wide:
@@ -158,7 +160,7 @@ def _fitting(run: Run, place: _Place, letters: Lettering) -> tuple[str, float, f
 
 def _ground(run: Run) -> dict[str, object] | None:
     if run.kind == "wait" or run.phase == "weight_grad":
-        return {"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 1.0}
+        return {"facecolor": "white", "alpha": 0.6, "linewidth": 0, "pad": 0.5}
     return None
 
 

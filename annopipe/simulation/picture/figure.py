@@ -23,7 +23,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from annopipe.simulation.panels import Panel, panels_of
 from annopipe.simulation.picture.bars import INK, SOFT, STALL, Palette, draw_row
 from annopipe.simulation.picture.lettering import Lettering
-from annopipe.simulation.wording import seconds_text
+from annopipe.simulation.wording import one_line, seconds_text
 
 if TYPE_CHECKING:
     from annopipe.simulation.timeline import Timeline
@@ -33,7 +33,7 @@ __all__ = ["draw", "save"]
 _DPI = 130
 _NARROWEST, _WIDEST, _PER_RUN = 13.0, 42.0, 0.045
 _EDGE, _LEFT, _RIGHT, _TOP, _BOTTOM = 0.15, 0.95, 0.3, 0.72, 0.05
-_THREAD, _GROUP, _GAP = 0.64, 0.38, 0.08
+_THREAD, _GROUP, _GAP = 0.64, 0.52, 0.08
 _HEAD, _TICKS, _NOTE, _SPACE = 0.3, 0.26, 0.18, 0.22
 _FONT = 8.5
 
@@ -49,7 +49,7 @@ def draw(timelines: Mapping[str, "Timeline"], title: str) -> Figure:
 
     >>> from annopipe.simulation import Task, run
     >>> figure = draw({"one": run([Task("mm", "compute", 1.0)]), "two": run([Task("mm", "compute", 2.0)])}, "title")
-    >>> [axes.get_xlim()[1] for axes in figure.axes]
+    >>> [float(axes.get_xlim()[1]) for axes in figure.axes]
     [2.0, 2.0]
     """
     panels = panels_of(timelines)
@@ -86,7 +86,7 @@ class _Sheet:
 
     def write(self, x: float, y: float, text: str, size: float, colour: str, weight: str = "normal") -> float:
         """Write a line; returns where it ends."""
-        text = self.letters.cut(text, self.width - x - _EDGE, size)
+        text = self.letters.cut(one_line(text), self.width - x - _EDGE, size)
         self.figure.text(
             x / self.width, y / self.height, text, size=size, color=colour, weight=weight, parse_math=False
         )  # fmt: skip
@@ -94,7 +94,7 @@ class _Sheet:
 
     def legend(self, y: float) -> None:
         entries = self.palette.legend([*(run.kind for run in self.runs), *(run.phase for run in self.runs)])
-        self.figure.legend(
+        legend = self.figure.legend(
             list(entries.values()),
             list(entries),
             loc="center left",
@@ -106,6 +106,8 @@ class _Sheet:
             handlelength=1.8,
             columnspacing=1.6,
         )
+        for text in legend.get_texts():
+            text.set_parse_math(False)
 
     def panel(self, panel: Panel, upper: float) -> None:
         """One timeline, from its upper edge down."""
@@ -120,7 +122,7 @@ class _Sheet:
         for number, row in enumerate(panel.rows):
             height = _GROUP if number else _THREAD
             draw_row(axes, row, top, height, panel.makespan, self.palette, self.letters, scale)
-            label = self.letters.cut(row.label, _LEFT - 0.25, _FONT)
+            label = self.letters.cut(one_line(row.label), _LEFT - 0.25, _FONT)
             x = _LEFT - 0.1 - self.letters.width(label, _FONT)
             self.write(x, lower + rows - top - height / 2 - 0.04, label, _FONT, SOFT)
             top += height + _GAP

@@ -22,7 +22,8 @@ class Lettering:
     """
 
     def __init__(self, canvas: FigureCanvasAgg) -> None:
-        renderer, dpi = canvas.get_renderer(), canvas.figure.dpi
+        renderer = canvas.get_renderer()  # type: ignore[no-untyped-call]
+        dpi = canvas.figure.dpi
 
         @cache
         def width(text: str, size: float, weight: str) -> float:
