@@ -33,7 +33,7 @@ __all__ = ["draw", "save"]
 _DPI = 130
 _NARROWEST, _WIDEST, _PER_RUN = 13.0, 42.0, 0.045
 _EDGE, _LEFT, _RIGHT, _TOP, _BOTTOM = 0.15, 0.95, 0.3, 0.72, 0.05
-_THREAD, _GROUP, _GAP = 0.64, 0.52, 0.08
+_THREAD, _GROUP, _GAP = 0.64, 0.58, 0.08
 _HEAD, _TICKS, _NOTE, _SPACE = 0.3, 0.26, 0.18, 0.22
 _FONT = 8.5
 
