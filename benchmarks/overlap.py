@@ -57,7 +57,7 @@ _OFFERED = tuple(kind for kind in NETWORKS if kind != "pinned")  # that one is f
 def command(**options: Any) -> None:
     """Hide an MoE pair's communication: eager, sequential and every policy, measured beside simulated.
 
-    HTML timelines go to the folder --output.
+    Timelines go to the folder --output, as HTML and, where matplotlib is installed, as PNG.
     """
     ranks = options["ranks"]
     cases = _cases(options, _network(options["network"], ranks))
@@ -68,7 +68,8 @@ def command(**options: Any) -> None:
     if options["json_path"]:
         _write_json(options["json_path"], results)
     for case in cases:
-        click.echo(f"timeline: {Path(case.output) / 'timeline.html'}")
+        for path in sorted(Path(case.output).glob("timeline.*")):
+            click.echo(f"timeline: {path}")
     if not all(result["bitwise_equal"] for result in results):
         raise AnnopipeError("results differ from eager autograd; see the table")
     if options["check"]:

@@ -14,8 +14,11 @@ Plain Python, no torch.
 '0.006 s, 75% hidden'
 """
 
-from annopipe.simulation.engine import makespan, run
+from annopipe.simulation.comparison import compare
+from annopipe.simulation.engine import makespan
 from annopipe.simulation.exposure import RegionComm
+from annopipe.simulation.host_syncs import HostSync
+from annopipe.simulation.running import run
 from annopipe.simulation.spans import Span
 from annopipe.simulation.stalls import Stall
 from annopipe.simulation.subject import Simulatable, simulate
@@ -23,6 +26,7 @@ from annopipe.simulation.tasks import Network, Task, check_program
 from annopipe.simulation.timeline import Timeline
 
 __all__ = [
+    "HostSync",
     "Network",
     "RegionComm",
     "Simulatable",
@@ -31,6 +35,7 @@ __all__ = [
     "Task",
     "Timeline",
     "check_program",
+    "compare",
     "makespan",
     "run",
     "simulate",

@@ -22,31 +22,31 @@ __all__ = ["Source", "host_reader", "issued_behind", "queued_behind", "shares_wi
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """When everything that a launch needs was there, and the position of what came last; -1 when it needs nothing."""
+    """When everything that a task needs was there, and the position of what came last; -1 when it needs nothing."""
 
     ready: float
     position: int
 
 
-def source(trace: Trace, launch: int) -> Source:
-    """What the launch had to wait for: a computation, a host task, or a transfer (by its launch).
+def source(trace: Trace, position: int) -> Source:
+    """What a launch or a host read had to wait for: a computation, a host task, or a transfer (by its launch).
 
     Looks through tasks that took no time, and through waits to the transfer: a wait that did not block says when the
     thread asked, not when the result was there.
     """
     found = Source(0.0, -1)
     seen: set[int] = set()
-    ahead = list(trace.tasks[launch].after)
+    ahead = list(trace.tasks[position].after)
     while ahead:
-        position = ahead.pop()
-        if position in seen:
+        needed = ahead.pop()
+        if needed in seen:
             continue
-        seen.add(position)
-        task = trace.tasks[position]
+        seen.add(needed)
+        task = trace.tasks[needed]
         if task.kind == "wait":
             found = max(found, Source(trace.transfers[task.launch].end, task.launch), key=_last)
-        elif trace.ends[position] > trace.starts[position]:
-            found = max(found, Source(trace.ends[position], position), key=_last)
+        elif trace.ends[needed] > trace.starts[needed]:
+            found = max(found, Source(trace.ends[needed], needed), key=_last)
         else:
             ahead.extend(task.after)
     return found

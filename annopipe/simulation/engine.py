@@ -8,52 +8,48 @@ the issue time, and then the transfer enters its queue. "wait" advances it to th
 ahead. A queue starts its transfers in order and moves at most `Network.in_flight` of them at the same time. A transfer
 first spends its latency, at full speed and without a share of the link, and then the rest of its duration as work for
 the link; the link gives each of the n transfers that are past their latency 1/n of its speed.
+
+With `Network.interference` computation runs slower while any transfer moves. Nothing is launched during a computation,
+so what moves when it begins moves on without a gap until every queue is empty: the computation is slow up to that
+moment and at full speed from then on.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from annopipe.errors import OrderError
 from annopipe.simulation.links import Carrier, carrier
-from annopipe.simulation.tasks import Network, Task, check_program
-from annopipe.simulation.timeline import Timeline
+from annopipe.simulation.tasks import Network, Task
 from annopipe.simulation.trace import Trace, Transfer
 
-__all__ = ["makespan", "run"]
+__all__ = ["makespan", "record"]
 
 _DEFAULT = Network()
 
+_Advance = Callable[[float, int, Task, Carrier], float]
 
-def run(tasks: Sequence[Task], network: Network = _DEFAULT) -> Timeline:
-    """Simulate a program and keep everything that happened.
 
-    All times are seconds. Raises CostError, OrderError or GraphError for a program that cannot run; the message names
-    the task and what to do.
+def record(program: tuple[Task, ...], network: Network) -> Trace:
+    """Simulate a program that has been checked, and keep everything that happened.
 
-    >>> program = [
-    ...     Task("exchange", "launch", 3.0, queue="ep"),
-    ...     Task("attention", "compute", 2.0),
-    ...     Task("wait", "wait", launch=0, after=(0,)),
-    ... ]
-    >>> timeline = run(program)
-    >>> timeline.makespan, timeline.exposed_comm, timeline.hidden_comm
-    (3.0, 1.0, 2.0)
+    >>> program = (Task("x", "launch", 3.0), Task("mm", "compute", 2.0), Task("wait", "wait", launch=0))
+    >>> record(program, Network()).starts, record(program, Network(interference=0.25)).starts
+    ((0.0, 0.0, 2.0), (0.0, 0.0, 2.5))
     """
-    program = tuple(tasks)
-    check_program(program)
     links = carrier(program, network)
+    advance = _advance_for(network)
     size = len(program)
     starts, ends = [0.0] * size, [0.0] * size
     launched: dict[int, float] = {}
     clock = 0.0
     for position, task in enumerate(program):
         starts[position] = clock
-        clock = _advance(clock, position, task, links)
+        clock = advance(clock, position, task, links)
         ends[position] = clock
         if task.kind == "launch":
             launched[position] = clock
     links.drain()
     transfers = {p: Transfer(at, links.starts[p], links.ends[p]) for p, at in launched.items()}
-    return Timeline(Trace(program, network, tuple(starts), tuple(ends), transfers))
+    return Trace(program, network, tuple(starts), tuple(ends), transfers)
 
 
 def makespan(tasks: Sequence[Task], network: Network = _DEFAULT, order: Iterable[int] | None = None) -> float:
@@ -69,10 +65,11 @@ def makespan(tasks: Sequence[Task], network: Network = _DEFAULT, order: Iterable
     (5.0, 3.0)
     """
     links = carrier(tasks, network)
+    advance = _advance_for(network)
     clock = 0.0
     try:
         for position in range(len(tasks)) if order is None else order:
-            clock = _advance(clock, position, tasks[position], links)
+            clock = advance(clock, position, tasks[position], links)
     except KeyError:
         raise OrderError(
             f"task {position}, {tasks[position].label}, waits for a launch that the order has not issued yet; "
@@ -80,6 +77,20 @@ def makespan(tasks: Sequence[Task], network: Network = _DEFAULT, order: Iterable
         ) from None
     links.drain()
     return max(clock, max(links.ends.values(), default=0.0))
+
+
+def _advance_for(network: Network) -> _Advance:
+    """How the thread's clock advances on this network; without interference nothing is paid for it."""
+    if not network.interference:
+        return _advance
+    slowness = 1.0 + network.interference
+
+    def advance(clock: float, position: int, task: Task, links: Carrier) -> float:
+        if task.kind == "compute":
+            return _compute_beside(clock, task.duration, slowness, links)
+        return _advance(clock, position, task, links)
+
+    return advance
 
 
 def _advance(clock: float, position: int, task: Task, links: Carrier) -> float:
@@ -91,3 +102,15 @@ def _advance(clock: float, position: int, task: Task, links: Carrier) -> float:
     if task.kind == "wait":
         return max(clock, links.finish(task.launch))
     return clock + task.duration
+
+
+def _compute_beside(clock: float, duration: float, slowness: float, links: Carrier) -> float:
+    """The end of a computation that begins at time `clock` and is slow while anything moves."""
+    slowest = clock + duration * slowness
+    idle = links.idle_from(slowest)
+    if idle <= clock:
+        return clock + duration
+    if idle >= slowest:
+        return slowest
+    # Rounding must not leave less than nothing to do.
+    return idle + max(0.0, duration - (idle - clock) / slowness)

@@ -12,6 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from annopipe.simulation.summary import key_numbers, own_group_advice
 from annopipe.simulation.viewer_data import viewer_data
 from annopipe.simulation.wording import seconds_text
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["page", "write"]
 
-_STALLS = 12
+_STALLS, _SYNCS = 12, 12
 
 
 def write(path: str | PathLike[str], timelines: Mapping[str, "Timeline"], title: str = "annopipe timeline") -> None:
@@ -53,10 +54,7 @@ def page(timelines: Mapping[str, "Timeline"], title: str) -> str:
 
 def _drawing(number: int, name: str, timeline: "Timeline") -> str:
     """Heading, key numbers, and the canvas that the viewer draws on."""
-    chips = [("makespan", seconds_text(timeline.makespan)), ("computation", seconds_text(timeline.compute_time))]
-    if timeline.host_time:
-        chips.append(("host", seconds_text(timeline.host_time)))
-    chips.append(("bubble", f"{timeline.bubble:.0%}"))
+    chips = [*key_numbers(timeline), ("bubble", f"{timeline.bubble:.0%}")]
     if timeline.comm_time:
         chips += [
             ("communication", seconds_text(timeline.comm_time)),
@@ -71,7 +69,7 @@ def _drawing(number: int, name: str, timeline: "Timeline") -> str:
 
 
 def _tables(name: str, timeline: "Timeline") -> str:
-    tables = _regions(timeline) + _stalls(timeline)
+    tables = _regions(timeline) + _stalls(timeline) + _syncs(timeline)
     head = f'<div class="head">{_heading(name)}</div>\n' if name else ""
     return f'<section>\n{head}<div class="tables">\n{tables}</div>\n</section>\n' if tables else ""
 
@@ -91,9 +89,10 @@ def _regions(timeline: "Timeline") -> str:
         rows.append(
             f"<tr><td>{escape(region.lane)}</td><td>{escape(region.region)}</td>{times}"
             f'<td class="bar"><i class="hidden-part" style="width:{hidden}"></i>'
-            f'<i class="exposed-part" style="width:{exposed}"></i></td></tr>'
+            f'<i class="exposed-part" style="width:{exposed}"></i></td>'
+            f'<td title="{escape(region.reason)}">{escape(region.why)}</td></tr>'
         )
-    head = "".join(f"<th>{name}</th>" for name in ("lane", "region", "moves", "hidden", "exposed", ""))
+    head = "".join(f"<th>{name}</th>" for name in ("lane", "region", "moves", "hidden", "exposed", "", "main reason"))
     return _table("communication", "regions", head, rows)
 
 
@@ -112,6 +111,21 @@ def _stalls(timeline: "Timeline") -> str:
     return _table(caption, "stalls", head, rows)
 
 
-def _table(caption: str, name: str, head: str, rows: list[str]) -> str:
+def _syncs(timeline: "Timeline") -> str:
+    syncs = sorted(timeline.host_syncs, key=lambda sync: -sync.blocked)
+    if not syncs:
+        return ""
+    rows = [
+        f"<tr><td>{seconds_text(sync.blocked)}</td><td>{seconds_text(sync.blocked_from)}</td>"
+        f"<td>{escape(sync.place)}</td><td>{escape(sync.sentence)}</td></tr>"
+        for sync in syncs[:_SYNCS]
+    ]
+    caption = "host synchronisations" + (f", the longest {_SYNCS} of {len(syncs)}" if len(syncs) > _SYNCS else "")
+    head = "<th>blocked</th><th>at</th><th>place</th><th>what was read, and what held it up</th>"
+    advice = own_group_advice(timeline)
+    return _table(caption, "stalls", head, rows, f"<p>{escape(advice)}</p>\n" if advice else "")
+
+
+def _table(caption: str, name: str, head: str, rows: list[str], note: str = "") -> str:
     body = "\n".join(rows)
-    return f'<div class="{name}"><h3>{caption}</h3><table>\n<tr>{head}</tr>\n{body}\n</table></div>\n'
+    return f'<div class="{name}"><h3>{caption}</h3><table>\n<tr>{head}</tr>\n{body}\n</table>{note}</div>\n'

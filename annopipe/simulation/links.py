@@ -30,6 +30,9 @@ class Carrier(Protocol):
     def drain(self) -> None:
         """Finish everything that is in a queue."""
 
+    def idle_from(self, by: float) -> float:
+        """When the last transfer ends, given that nothing arrives before `by`; any time from `by` on if none does."""
+
 
 def carrier(tasks: Sequence[Task], network: Network) -> Carrier:
     """The cheapest carrier that is exact for this program on this network.
@@ -54,7 +57,7 @@ class OwnLinks:
     def __init__(self) -> None:
         self.starts: dict[int, float] = {}
         self.ends: dict[int, float] = {}
-        self._free: dict[str, float] = {}
+        self._free: dict[str, float] = {}  # when each queue's last transfer ends
 
     def enter(self, position: int, task: Task, at: float) -> None:
         """Start when the queue's previous transfer ends."""
@@ -68,6 +71,10 @@ class OwnLinks:
 
     def drain(self) -> None:
         """Every end is known already."""
+
+    def idle_from(self, by: float) -> float:  # noqa: ARG002 - ends are known, however far ahead
+        """The end of the last transfer."""
+        return max(self._free.values(), default=0.0)
 
 
 class FluidLinks:
@@ -104,6 +111,16 @@ class FluidLinks:
             while link.next_event() is not None:
                 link.step()
 
+    def idle_from(self, by: float) -> float:
+        """Advance every link up to `by`, and see whether any still moves something then."""
+        idle = 0.0
+        for link in self._links.values():
+            link.advance(by)
+            if link.next_event() is not None:
+                return by
+            idle = max(idle, link.last_end)
+        return idle
+
 
 @dataclass(slots=True)
 class _Queue:
@@ -129,6 +146,7 @@ class _Link:
         "_tasks",
         "_time",
         "ends",
+        "last_end",
         "starts",
     )
 
@@ -142,17 +160,22 @@ class _Link:
         self._time = 0.0
         self._share = 0.0
         self._alone = -1  # the transfer that moves and has not shared the link so far
+        self.last_end = 0.0
 
     def enter(self, position: int, task: Task, at: float) -> None:
-        event = self.next_event()
-        while event is not None and event <= at:
-            self.step()
-            event = self.next_event()
+        self.advance(at)
         queue = self._queues.setdefault(task.queue, _Queue())
         if queue.busy < self._in_flight:
             self._start(position, task, at, queue)
         else:
             queue.waiting.append((position, task))
+
+    def advance(self, by: float) -> None:
+        """Let everything happen that happens up to a time."""
+        event = self.next_event()
+        while event is not None and event <= by:
+            self.step()
+            event = self.next_event()
 
     def next_event(self) -> float | None:
         """When a latency is over or a transfer ends next; None when the link is empty."""
@@ -201,7 +224,7 @@ class _Link:
         heapq.heappush(self._moving, (self._share + (task.duration - task.latency), position))
 
     def _end(self, position: int, at: float) -> None:
-        self.ends[position] = at
+        self.ends[position] = self.last_end = at
         queue = self._queues[self._tasks.pop(position).queue]
         queue.busy -= 1
         if queue.waiting:

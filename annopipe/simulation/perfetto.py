@@ -43,12 +43,15 @@ def events(timeline: "Timeline") -> list[dict[str, object]]:
             {"ph": "M", "pid": _PROCESS, "tid": thread, "name": "thread_sort_index", "args": {"sort_index": thread}}
         )
     reasons = dict(zip(timeline.trace.stalled, timeline.stalls, strict=True))
+    syncs = {position: sync.sentence for sync in timeline.host_syncs for position in sync.read_positions}
     rows: dict[tuple[str, int], int] = {}  # (track, position of the task) -> the row it is drawn in
     for thread, track in enumerate(timeline.tracks):
         for span in track.spans:
             args = {"region": span.region, "lane": span.lane, "phase": span.phase, "position": span.position}
             if span.kind == "wait":
                 args["reason"] = reasons[span.position].reason
+            elif span.position in syncs:
+                args["host_sync"] = syncs[span.position]
             found.append({**_event(thread, span), "args": args})
             rows[span.track, span.position] = thread
     return found + _arrows(timeline, rows)

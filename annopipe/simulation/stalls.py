@@ -35,7 +35,7 @@ from typing import Literal
 from annopipe.simulation.blockers import host_reader, issued_behind, queued_behind, shares_with, source
 from annopipe.simulation.dependence import Dependence, Work
 from annopipe.simulation.trace import Trace
-from annopipe.simulation.wording import seconds_text
+from annopipe.simulation.wording import place_text, seconds_text
 
 __all__ = ["Cause", "Stall", "explain"]
 
@@ -78,7 +78,7 @@ class Stall:
     @property
     def place(self) -> str:
         """Lane and region of the launch; its name if it has neither."""
-        return "/".join(part for part in (self.lane, self.region) if part) or self.launch
+        return place_text(self.lane, self.region) or self.launch
 
 
 def explain(trace: Trace) -> tuple[Stall, ...]:

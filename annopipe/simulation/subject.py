@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from annopipe.errors import GraphError
-from annopipe.simulation.engine import run
+from annopipe.simulation.running import run
 from annopipe.simulation.tasks import Network, Task
 from annopipe.simulation.timeline import Timeline
 

@@ -1,10 +1,11 @@
-"""A timeline for a terminal: one drawing, one table, the largest stalls."""
+"""A timeline for a terminal: one drawing, one table, the largest stalls and host synchronisations."""
 
 import textwrap
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from annopipe.simulation.drawing import draw
+from annopipe.simulation.summary import key_numbers, own_group_advice
+from annopipe.simulation.tables import table
 from annopipe.simulation.wording import seconds_text, shorten
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ __all__ = ["render"]
 
 WIDTH = 100
 _STALLS = 5
+_SYNCS = 3
 _LONGEST_LANE = 12
 
 
@@ -29,14 +31,16 @@ def render(timeline: "Timeline") -> str:
     communication 3 s, 67% hidden, 1 s exposed
     ...
     """
-    parts = [_headline(timeline), draw(timeline, WIDTH), _region_table(timeline), _stall_list(timeline)]
+    parts = [_headline(timeline), draw(timeline, WIDTH), _region_table(timeline)]
+    parts += [_stall_list(timeline), _sync_list(timeline)]
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
 
 def _headline(timeline: "Timeline") -> list[str]:
-    times = [("makespan", timeline.makespan), ("computation", timeline.compute_time), ("host", timeline.host_time)]
-    parts = [f"{name} {seconds_text(seconds)}" for name, seconds in times if seconds or name != "host"]
-    lines = ["   ".join([*parts, f"bubble {timeline.bubble:.0%}"])]
+    parts = [*(f"{name} {value}" for name, value in key_numbers(timeline)), f"bubble {timeline.bubble:.0%}"]
+    lines = ["   ".join(parts)]
+    if len(lines[0]) > WIDTH:
+        lines = ["   ".join(parts[:3]), "   ".join(parts[3:])]
     if timeline.comm_time:
         lines.append(
             f"communication {seconds_text(timeline.comm_time)}, {timeline.hidden_share:.0%} hidden, "
@@ -48,27 +52,13 @@ def _headline(timeline: "Timeline") -> list[str]:
 def _region_table(timeline: "Timeline") -> list[str]:
     if not timeline.regions:
         return []
-    rows: list[tuple[str, ...]] = [("lane", "region", "communication", "hidden", "exposed", "hidden share")]
+    rows: list[tuple[str, ...]] = [("lane", "region", "moves", "hidden", "exposed", "hidden share", "main reason")]
     for region in timeline.regions:
         times = (seconds_text(seconds) for seconds in (region.comm, region.hidden, region.exposed))
-        rows.append((shorten(region.lane, _LONGEST_LANE), region.region, *times, f"{region.hidden_share:.0%}"))
-    return _table(rows)
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns as wide as their content, lane and region aligned left; the region gives way to the width."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    too_much = sum(widths) + 2 * (len(widths) - 1) - WIDTH
-    if too_much > 0:
-        widths[1] = max(8, widths[1] - too_much)
-    lines = []
-    for row in rows:
-        cells = (
-            f"{shorten(cell, width):<{width}}" if column < 2 else f"{cell:>{width}}"
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        rows.append(
+            (shorten(region.lane, _LONGEST_LANE), region.region, *times, f"{region.hidden_share:.0%}", region.why)
         )
-        lines.append("  ".join(cells).rstrip())
-    return lines
+    return table(rows, WIDTH, left=(0, 1, 6))
 
 
 def _stall_list(timeline: "Timeline") -> list[str]:
@@ -79,5 +69,23 @@ def _stall_list(timeline: "Timeline") -> list[str]:
     for stall in stalls[:_STALLS]:
         head = f"  {seconds_text(stall.seconds):>8} at {seconds_text(stall.start):<8}  "
         lines.append(head + shorten(stall.place, WIDTH - len(head)))
-        lines += textwrap.wrap(stall.reason, WIDTH, initial_indent=" " * 12, subsequent_indent=" " * 12)
+        lines += _indented(stall.reason)
     return lines
+
+
+def _sync_list(timeline: "Timeline") -> list[str]:
+    syncs = sorted(timeline.host_syncs, key=lambda sync: -sync.blocked)
+    if not syncs:
+        return []
+    many = len(syncs) > _SYNCS
+    lines = [f"host synchronisations, the longest {_SYNCS} of {len(syncs)}" if many else "host synchronisations"]
+    for sync in syncs[:_SYNCS]:
+        head = f"  {seconds_text(sync.blocked):>8} at {seconds_text(sync.blocked_from):<8}  "
+        lines.append(head + shorten(sync.place, WIDTH - len(head)))
+        lines += _indented(sync.sentence)
+    advice = own_group_advice(timeline)
+    return [*lines, *textwrap.wrap(advice, WIDTH, initial_indent="  ", subsequent_indent="  ")] if advice else lines
+
+
+def _indented(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=" " * 12, subsequent_indent=" " * 12)

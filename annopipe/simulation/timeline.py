@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from os import PathLike
 
-from annopipe.simulation import html, perfetto, text
+from annopipe.simulation import html, perfetto, png, text
 from annopipe.simulation.exposure import RegionComm, region_comm
+from annopipe.simulation.host_syncs import HostSync, host_syncs, own_group_saving
 from annopipe.simulation.intervals import length, merge
 from annopipe.simulation.spans import Span, Track, lay_out, spans_of
 from annopipe.simulation.stalls import Stall, explain
@@ -81,8 +82,18 @@ class Timeline:
 
     @cached_property
     def compute_time(self) -> float:
-        """Time in computation."""
-        return self._total("compute", lambda task: task.duration)
+        """Time in computation, as long as it took beside transfers."""
+        return self._total("compute", lambda task: task.duration) + self.interference_time
+
+    @cached_property
+    def interference_time(self) -> float:
+        """How much longer computation took because transfers moved beside it: see `Network.interference`."""
+        trace = self.trace
+        if not trace.network.interference:
+            return 0.0
+        computations = (position for position, task in enumerate(trace.tasks) if task.kind == "compute")
+        slowed = math.fsum(trace.ends[p] - trace.starts[p] - trace.tasks[p].duration for p in computations)
+        return max(0.0, slowed)  # rounding of starts and ends can leave less than nothing
 
     @cached_property
     def host_time(self) -> float:
@@ -119,26 +130,37 @@ class Timeline:
     @cached_property
     def regions(self) -> tuple[RegionComm, ...]:
         """Communication of each lane and region; the exposed parts add up to `exposed_comm`."""
-        return region_comm(self.trace)
+        return region_comm(self.trace, self.stalls)
 
     @cached_property
     def stalls(self) -> tuple[Stall, ...]:
         """Every stall with what holds it there, in program order."""
         return explain(self.trace)
 
+    @cached_property
+    def host_syncs(self) -> tuple[HostSync, ...]:
+        """Every count exchange and every host read, in order of the first read: see `HostSync`."""
+        return host_syncs(self.trace)
+
+    @cached_property
+    def own_group_saving(self) -> float:
+        """Seconds of makespan that a process group of their own for the count exchanges would save, in this order."""
+        return own_group_saving(self.trace, self.host_syncs)
+
     def to_dict(self) -> dict[str, object]:
-        """Plain data: the numbers, the regions, the stalls and the spans.
+        """Plain data: the numbers, the regions, the stalls, the host synchronisations and the spans.
 
         >>> from annopipe.simulation import Task, run
         >>> run([Task("mm", "compute", 2.0)]).to_dict()["makespan"]
         2.0
         """
-        numbers = ("makespan", "window", "bubble", "compute_time", "host_time", "issue_time")
-        comm = ("comm_time", "exposed_comm", "hidden_comm", "hidden_share")
+        numbers = ("makespan", "window", "bubble", "compute_time", "interference_time", "host_time", "issue_time")
+        comm = ("comm_time", "exposed_comm", "hidden_comm", "hidden_share", "own_group_saving")
         return {
             **{name: getattr(self, name) for name in (*numbers, *comm)},
             "regions": [asdict(region) for region in self.regions],
             "stalls": [asdict(stall) for stall in self.stalls],
+            "host_syncs": [asdict(sync) for sync in self.host_syncs],
             "spans": [asdict(span) for span in self.spans],
         }
 
@@ -149,6 +171,13 @@ class Timeline:
     def to_html(self, path: str | PathLike[str], title: str = "annopipe timeline") -> None:
         """Write one self-contained page for a browser; `annopipe.simulation.html.write` compares several timelines."""
         html.write(path, {"": self}, title)
+
+    def to_png(self, path: str | PathLike[str], title: str = "annopipe timeline") -> None:
+        """Write a picture; `annopipe.simulation.png.write` compares several timelines. Needs matplotlib.
+
+        Raises AnnopipeError when matplotlib is not installed.
+        """
+        png.write(path, {"": self}, title)
 
     def to_perfetto(self, path: str | PathLike[str]) -> None:
         """Write a Chrome trace (JSON) for https://ui.perfetto.dev or chrome://tracing."""

@@ -53,13 +53,15 @@ def _record(timeline: "Timeline", span: Span, details: Mapping[int, str], texts:
 
 
 def _details(timeline: "Timeline") -> dict[int, str]:
-    """A sentence for the tooltip, by position: why a wait stalls, how much of a transfer is exposed."""
+    """A sentence for the tooltip, by position: why a wait stalls, what the host reads, what is exposed."""
     trace = timeline.trace
     exposed = exposed_by_launch(trace)
     found = {wait: stall.reason for wait, stall in zip(trace.stalled, timeline.stalls, strict=True)}
     for launch, transfer in trace.transfers.items():
         queued = f", {seconds_text(transfer.queued)} in the queue" if transfer.queued else ""
         found[launch] = f"{seconds_text(exposed.get(launch, 0.0))} exposed{queued}"
+    for sync in timeline.host_syncs:
+        found.update(dict.fromkeys(sync.read_positions, sync.sentence))
     return found
 
 

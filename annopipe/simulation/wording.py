@@ -1,6 +1,8 @@
 """How numbers and names are written for people."""
 
-__all__ = ["seconds_text", "shorten"]
+import re
+
+__all__ = ["one_line", "place_text", "seconds_text", "shorten"]
 
 # Largest first: the first unit that the value reaches is used.
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
@@ -28,3 +30,21 @@ def shorten(text: str, width: int) -> str:
     '..e/dispatch'
     """
     return text if len(text) <= width else f"..{text[len(text) - width + 2 :]}"
+
+
+def one_line(text: str) -> str:
+    r"""The text with line breaks and tabs as spaces.
+
+    >>> one_line("block0\n\tmoe")
+    'block0 moe'
+    """
+    return re.sub(r"[^\S ]+", " ", text)
+
+
+def place_text(lane: str, region: str) -> str:
+    """Lane and region as one path; "" when there is neither.
+
+    >>> place_text("F", "block3/moe/dispatch"), place_text("", "block3"), place_text("", "")
+    ('F/block3/moe/dispatch', 'block3', '')
+    """
+    return "/".join(part for part in (lane, region) if part)

@@ -7,6 +7,7 @@ Rank 0 prints progress as lines that start with "progress:", and its result as o
 import contextlib
 import functools
 import gc
+import importlib.util
 import json
 import os
 import statistics
@@ -21,7 +22,7 @@ import torch.distributed as dist
 
 import annopipe as ap
 from annopipe.errors import AnnopipeError
-from annopipe.simulation import html
+from annopipe.simulation import html, png
 from benchmarks.launch import end_rank
 from benchmarks.pair.case import Case
 from benchmarks.pair.network import start_network
@@ -79,7 +80,10 @@ def measure_case(case: Case, device: torch.device, progress: Callable[[str], Non
                 times[name].append(seconds)
     gc.unfreeze()
     if case.output and dist.get_rank() == 0:
-        html.write(Path(case.output) / "timeline.html", {n: p.timeline for n, p in plans.items()}, _title(case))
+        timelines, title = {n: p.timeline for n, p in plans.items()}, _title(case)
+        html.write(Path(case.output) / "timeline.html", timelines, title)
+        if importlib.util.find_spec("matplotlib"):
+            png.write(Path(case.output) / "timeline.png", timelines, title)
     return _summary(case, plans, times, wrong, trace_s)
 
 

@@ -1,5 +1,6 @@
 """The overlap job on real ranks: bitwise equal everywhere, one table, plain data, and messages for what cannot run."""
 
+import importlib.util
 import json
 import os
 import textwrap
@@ -33,6 +34,7 @@ def test_every_policy_is_bitwise_equal_to_eager_on_real_ranks(ranks: int, tmp_pa
     assert [row["name"] for row in case["rows"]] == ["eager", "sequential", "alternate", "list"]
     assert "all results bitwise equal to eager" in text
     assert (tmp_path / "out" / "real-1" / "timeline.html").is_file()
+    assert (tmp_path / "out" / "real-1" / "timeline.png").is_file() == bool(importlib.util.find_spec("matplotlib"))
 
 
 def test_paced_and_emulated_times_are_labelled_so(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """NodeCosts: files, lanes, and what is refused."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -60,13 +61,29 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         ap.costs.load(tmp_path / "nothing.json")
 
 
+def test_file_from_before_interference_was_known_has_none(tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    COSTS.save(path)
+    data = json.loads(path.read_text())
+    assert data["network"].pop("interference") == 0.0
+    path.write_text(json.dumps(data))
+    assert ap.costs.load(path) == COSTS
+
+
+def test_interference_is_kept_in_the_file(tmp_path: Path) -> None:
+    costs = dataclasses.replace(COSTS, network=Network(interference=0.16))
+    costs.save(tmp_path / "costs.json")
+    assert ap.costs.load(tmp_path / "costs.json").network.interference == 0.16
+
+
 def test_costs_for_different_networks_do_not_join() -> None:
     with pytest.raises(ap.CostError, match="different networks"):
         _ = COSTS | ap.NodeCosts({"a": 1.0})
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("seconds", [1]), ("latency", {"l": "x"}), ("network", {"in_flight": 1.5})]
+    ("field", "value"),
+    [("seconds", [1]), ("latency", {"l": "x"}), ("network", {"in_flight": 1.5}), ("network", {"interference": -1})],
 )
 def test_a_file_with_a_malformed_field_is_refused(field: str, value: object, tmp_path: Path) -> None:
     path = tmp_path / "folder" / "costs.json"

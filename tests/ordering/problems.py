@@ -143,7 +143,7 @@ def random_problems(draw: st.DrawFn, most_nodes: int = 24) -> OverlapProblem:
         node = OverlapNode(number, f"{lane}.n{number}", "r", kind, lane, "", cost, queue, launch, latency, issue)
         nodes.append(node)
         dependencies.append(tuple(sorted(before)))
-    network = Network(in_flight=draw(st.integers(1, 2)), shared_link=draw(st.booleans()))
+    network = Network(draw(st.integers(1, 2)), draw(st.booleans()), interference=draw(st.sampled_from([0.0, 0.0, 0.5])))
     return OverlapProblem(tuple(nodes), tuple(dependencies), network)
 
 

@@ -35,8 +35,8 @@ class World:
     network: Network
     now: Moment = Fraction(0)
     next_task: int = 0
-    busy_until: Moment = Fraction(0)
-    entering: int | None = None  # a launch whose issue time is running
+    running: int | None = None  # the task that occupies the thread
+    left: Fraction = Fraction(0)  # what is left of it, at full speed
     transfers: dict[int, Moving] = field(default_factory=dict)
     starts: dict[int, Moment] = field(default_factory=dict)
     ends: dict[int, Moment] = field(default_factory=dict)
@@ -52,14 +52,16 @@ class World:
             if transfer.start is None and in_flight < self.network.in_flight:
                 transfer.start = self.now
                 return True
-        return self.busy_until <= self.now and self.thread_acts()
+        return not self.left and self.thread_acts()
 
     def thread_acts(self) -> bool:
-        if self.entering is not None:
-            task = self.tasks[self.entering]
-            latency = Fraction(task.latency)
-            self.transfers[self.entering] = Moving(task.queue, latency, Fraction(task.duration) - latency)
-            self.entering = None
+        if self.running is not None:
+            task = self.tasks[self.running]
+            if task.kind == "launch":
+                latency = Fraction(task.latency)
+                self.transfers[self.running] = Moving(task.queue, latency, Fraction(task.duration) - latency)
+            self.ends[self.running] = self.now
+            self.running = None
             return True
         if self.next_task == len(self.tasks):
             return False
@@ -67,12 +69,16 @@ class World:
         self.starts.setdefault(position, self.now)
         if task.kind == "wait" and self.transfers[task.launch].end is None:
             return False
-        if task.kind == "launch":
-            self.entering = position
-        self.busy_until = self.now + Fraction(task.issue if task.kind == "launch" else task.duration)
-        self.ends[position] = self.busy_until
+        self.running = position
+        self.left = Fraction(task.issue if task.kind == "launch" else task.duration)
         self.next_task += 1
         return True
+
+    def pace(self) -> Fraction:
+        """How many seconds the thread needs for one second of its task."""
+        computes = self.running is not None and self.tasks[self.running].kind == "compute"
+        slow = computes and any(transfer.active for transfer in self.transfers.values())
+        return 1 + Fraction(self.network.interference) if slow else Fraction(1)
 
     def speed(self, transfer: Moving) -> Fraction:
         rivals = [
@@ -84,7 +90,8 @@ class World:
 
     def move_on(self) -> bool:
         """Go to the next moment at which something changes; False when nothing will."""
-        steps = [self.busy_until - self.now] if self.busy_until > self.now else []
+        pace = self.pace()
+        steps = [self.left * pace] if self.left else []
         active = [transfer for transfer in self.transfers.values() if transfer.active]
         speeds = {id(transfer): self.speed(transfer) for transfer in active if not transfer.latency}
         for transfer in active:
@@ -93,6 +100,7 @@ class World:
             return False
         step = min(steps)
         self.now += step
+        self.left = max(Fraction(0), self.left - step / pace)
         for transfer in active:
             if transfer.latency:
                 transfer.latency -= step

@@ -1,4 +1,5 @@
 import time
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -103,9 +104,61 @@ def test_transfer_that_never_shares_takes_its_duration_to_the_last_bit():
     assert moves(timeline)["y"] == (0.1 + 0.3, 0.1 + 0.3 + 0.7)
 
 
+def test_computation_beside_a_transfer_takes_longer_and_its_span_says_so():
+    program = [Task("x", "launch", 3.0), Task("a", "compute", 2.0), Task("b", "compute", 1.0)]
+    timeline = run(program, Network(interference=0.5))
+    assert timeline.trace.ends == (0.0, 3.0, 4.0)
+    assert [(span.start, span.end) for span in timeline.spans if span.kind == "compute"] == [(0.0, 3.0), (3.0, 4.0)]
+
+
+def test_computation_goes_on_at_full_speed_when_the_last_transfer_has_ended():
+    # Up to 3 only 2 of its 3 seconds are done; the last one is at full speed.
+    program = [Task("x", "launch", 3.0), Task("a", "compute", 3.0)]
+    assert run(program, Network(interference=0.5)).trace.ends == (0.0, 4.0)
+
+
+def test_what_waits_in_a_queue_keeps_the_computation_slow():
+    program = [Task("x", "launch", 1.0), Task("y", "launch", 2.0, latency=2.0), Task("a", "compute", 2.0)]
+    assert run(program, Network(interference=1.0)).trace.ends[-1] == 3.5
+
+
+def test_a_transfer_on_any_link_slows_computation_down():
+    program = [Task("x", "launch", 1.0, queue="ep"), Task("y", "launch", 2.0, queue="dp"), Task("a", "compute", 2.0)]
+    assert run(program, Network(1, shared_link=False, interference=1.0)).makespan == 3.0
+    assert run(program, Network(1, shared_link=True, interference=1.0)).makespan == 3.5
+
+
+def test_interference_leaves_host_tasks_and_issue_time_alone():
+    program = [Task("x", "launch", 9.0), Task("item", "host", 1.0), Task("y", "launch", 1.0, issue=0.5)]
+    assert run(program, Network(interference=1.0)).trace.ends == (0.0, 1.0, 1.5)
+
+
+def test_interference_shrinks_what_overlap_gains():
+    exchange, product, wait = Task("x", "launch", 2.0), Task("a", "compute", 2.0), Task("w", "wait", launch=0)
+    program = [exchange, product, wait]
+    for interference, overlapped_s in ((0.0, 2.0), (1.0, 3.0), (3.0, 3.5)):
+        network = Network(interference=interference)
+        assert makespan(program, network) == overlapped_s
+        assert makespan(program, network, order=[0, 2, 1]) == 4.0
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs(), st.integers(1, 3), st.booleans())
+def test_no_interference_changes_no_bit_and_interference_never_helps_a_computation(program, in_flight, shared_link):
+    plain = run(program, Network(in_flight, shared_link)).trace
+    assert run(program, Network(in_flight, shared_link, interference=0.0)).trace == plain
+    slowed = run(program, Network(in_flight, shared_link, interference=0.3)).trace
+    for position, task in enumerate(program):
+        took = slowed.ends[position] - slowed.starts[position]
+        if task.kind == "compute":
+            assert task.duration - 1e-12 <= took <= task.duration * 1.3 + 1e-12
+
+
 @settings(max_examples=200, deadline=None)
-@given(programs(), NETWORKS)
-def test_same_times_as_the_reference(program, network):
+@given(programs(), NETWORKS, st.sampled_from([None, 0.1, 0.16, 0.25]))
+def test_same_times_as_the_reference(program, network, interference):
+    if interference is not None:
+        network = replace(network, interference=interference)
     trace = run(program, network).trace
     world = reference.simulate(program, network)
     for position in range(len(program)):
@@ -123,10 +176,10 @@ def test_same_times_as_the_reference(program, network):
 @settings(max_examples=60, deadline=None)
 @given(programs(), st.booleans())
 def test_exact_when_nothing_shares(program, shared_link):
-    network = Network(1, shared_link=False)
+    network = Network(1, shared_link=False, interference=1.0)
     if shared_link:
         program = [Task(t.name, t.kind, t.duration, launch=t.launch, issue=t.issue, latency=t.latency) for t in program]
-        network = Network(1, shared_link=True)
+        network = Network(1, shared_link=True, interference=3.0)
     world = reference.simulate(program, network)
     assert run(program, network).makespan == world.now
 
@@ -199,7 +252,7 @@ def test_published_pair_takes_what_its_two_resource_simulation_says():
     assert timeline.comm_time == pytest.approx(114.52e-3, abs=0.01e-3)
 
 
-@pytest.mark.parametrize("network", [Network(), Network(in_flight=2)])
+@pytest.mark.parametrize("network", [Network(), Network(in_flight=2), Network(in_flight=2, interference=0.2)])
 def test_ten_thousand_tasks_take_less_than_fifty_milliseconds(network):
     step = [Task("x", "launch", 1e-3, queue="ep"), *[Task("a", "compute", 1e-4)] * 18]
     program: list[Task] = []

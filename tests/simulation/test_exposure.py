@@ -92,6 +92,56 @@ def test_what_moves_after_the_last_task_is_exposed():
     assert timeline.regions[0].exposed == 2.0
 
 
+def why(program: list[Task], network: Network | None = None) -> dict[str, tuple[str, str]]:
+    return {row.region: (row.why, row.reason) for row in run(program, network or Network()).regions}
+
+
+def test_exposed_region_says_mainly_why():
+    assert why(overlapped()) == {
+        "block1/moe/combine": ("nothing left to run", "nothing left to run: what could run beside it has run"),
+        "block0/moe/router": ("", ""),
+        "block0/moe/dispatch": (
+            "its input came late",
+            "launched late: needs item (F/block0/moe/router), a host synchronisation, which ended at 6.25 s",
+        ),
+        "block1/reduce": ("", ""),
+    }
+
+
+def test_region_in_front_of_the_waited_one_is_exposed_because_others_queue_behind_it():
+    program = [Task("x", "launch", 3.0, "one"), Task("y", "launch", 1.0, "two"), Task("w", "wait", launch=1)]
+    assert why(program) == {
+        "one": ("others queue behind it", "y (two), which the thread waits for, is queued behind it"),
+        "two": ("queued behind others", "queued behind x (one)"),
+    }
+
+
+def test_region_that_moves_after_the_last_task_says_so():
+    assert why([Task("x", "launch", 3.0, "reduce")]) == {
+        "reduce": ("after the last task", "still moves after the last task")
+    }
+
+
+def test_cause_of_most_of_the_exposed_time_is_the_main_reason():
+    program = [
+        Task("x", "launch", 3.0, "dispatch"),
+        Task("w", "wait", launch=0),
+        Task("mm", "compute", 2.0),
+        Task("y", "launch", 1.0, "dispatch"),
+        Task("v", "wait", launch=3),
+    ]
+    assert why(program)["dispatch"][0] == "waited early"
+    program[3] = Task("y", "launch", 9.0, "dispatch", after=(2,))
+    assert why(program)["dispatch"][0] == "nothing left to run"
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs(), NETWORKS)
+def test_a_region_has_a_reason_when_and_only_when_it_is_exposed(program, network):
+    for row in run(program, network).regions:
+        assert bool(row.why) == bool(row.reason) == (row.exposed > 0)
+
+
 def test_no_communication_is_all_hidden():
     timeline = run([Task("mm", "compute", 1.0)])
     assert (timeline.comm_time, timeline.exposed_comm, timeline.hidden_share) == (0.0, 0.0, 1.0)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from annopipe.simulation import Network, Task, Timeline, html, run
+from annopipe.simulation.wording import seconds_text
 from tests.simulation.programs import overlapped
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -94,6 +95,25 @@ def test_page_says_what_holds_each_stall_and_what_is_exposed():
         assert stall.reason in data(page)["texts"]
     for region in timeline.regions:
         assert region.region in shown
+        assert region.why in shown
+        assert ("title", region.reason) in Outline(page).attributes
+
+
+def test_page_names_host_synchronisations_and_what_a_group_of_their_own_would_save():
+    timeline = run(overlapped())
+    page = html.page({"": timeline}, "title")
+    shown = "".join(Outline(page).text)
+    (sync,) = timeline.host_syncs
+    assert sync.sentence in shown
+    assert sync.sentence in data(page)["texts"]
+    assert "a process group of their own would save nothing" in shown
+
+
+def test_page_shows_the_time_of_issuing_and_of_interference():
+    timeline = run(overlapped(), Network(interference=0.5))
+    shown = "".join(Outline(html.page({"": timeline}, "title")).text)
+    assert "issue 250 ms" in shown
+    assert f"interference {seconds_text(timeline.interference_time)}" in shown
 
 
 def test_regions_of_one_name_share_a_colour_that_does_not_depend_on_their_order():

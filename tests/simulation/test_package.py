@@ -9,7 +9,7 @@ import pytest
 import annopipe.simulation
 
 MODULES = ["annopipe.simulation"]
-MODULES += [f"annopipe.simulation.{found.name}" for found in pkgutil.iter_modules(annopipe.simulation.__path__)]
+MODULES += [found.name for found in pkgutil.walk_packages(annopipe.simulation.__path__, "annopipe.simulation.")]
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -41,6 +41,12 @@ def test_stalls_carry_their_reason():
     assert reasons == [stall.reason for stall in timeline.stalls]
 
 
+def test_host_tasks_say_what_they_read():
+    timeline = run(overlapped())
+    found = [e["args"]["host_sync"] for e in events(timeline) if e.get("cat") == "host"]  # type: ignore[index]
+    assert found == [sync.sentence for sync in timeline.host_syncs]
+
+
 @pytest.mark.parametrize("network", [Network(), Network(in_flight=2)])
 def test_an_arrow_leads_from_each_transfer_to_what_waits_for_it(network):
     timeline = run(overlapped(), network)

@@ -70,6 +70,12 @@ def test_at_least_one_transfer_is_in_flight():
         Network(in_flight=0)
 
 
+@pytest.mark.parametrize("interference", [-0.1, math.inf, math.nan, "much", True])
+def test_interference_is_a_finite_number_that_is_not_negative(interference):
+    with pytest.raises(CostError, match=r"Network\(interference=.*give a finite number that is not negative"):
+        Network(interference=interference)
+
+
 def test_label_says_where_a_task_is():
     assert Task("mm", "compute").label == "mm"
     assert Task("mm", "compute", lane="F").label == "mm (F)"

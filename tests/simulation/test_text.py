@@ -30,7 +30,7 @@ def test_long_names_keep_to_the_width():
 
 
 def test_rows_are_as_wide_as_the_terminal_drawing():
-    rows = [line for line in str(run(overlapped())).splitlines() if line.startswith(("compute", "host ", "comm "))]
+    rows = [line for line in str(run(overlapped())).splitlines() if line.startswith(("compute ", "host  ", "comm "))]
     assert {len(row) for row in rows} == {100}
 
 
@@ -38,6 +38,12 @@ def test_lanes_with_the_same_first_letter_get_different_letters():
     program = [Task(lane, "compute", 1.0, lane=lane) for lane in ("F0", "F1", "F2", "f")]
     drawing = str(run(program)).splitlines()
     assert drawing[-1] == "F lane F0   1 lane F1   2 lane F2   0 lane f"
+
+
+def test_headline_shows_the_time_of_starting_transfers_and_the_cost_of_interference():
+    program = [Task("x", "launch", 3.0, issue=0.5), Task("a", "compute", 2.0)]
+    head = str(run(program, Network(interference=0.25))).splitlines()[0]
+    assert head == "makespan 3.5 s   computation 2.5 s   interference 500 ms   issue 500 ms   bubble 14%"
 
 
 def test_program_without_time_has_only_a_headline():

@@ -25,6 +25,24 @@ def test_numbers_of_a_small_case():
     assert timeline.hidden_share == 0.5
 
 
+def test_computation_counts_for_as_long_as_it_took_beside_transfers():
+    program = [Task("x", "launch", 3.0), Task("a", "compute", 2.0), Task("w", "wait", launch=0)]
+    timeline = run(program, Network(interference=0.25))
+    assert (timeline.compute_time, timeline.interference_time) == (2.5, 0.5)
+    assert (timeline.makespan, timeline.bubble) == (3.0, pytest.approx(0.5 / 3.0))
+    assert (timeline.hidden_comm, timeline.exposed_comm) == (2.5, 0.5)
+    assert run(program).interference_time == 0.0
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs(), NETWORKS)
+def test_thread_is_busy_or_stalled_until_it_has_ended(program, network):
+    timeline = run(program, network)
+    stalled = sum(stall.seconds for stall in timeline.stalls)
+    busy = timeline.compute_time + timeline.host_time + timeline.issue_time
+    assert busy + stalled == pytest.approx(timeline.trace.ends[-1] if program else 0.0)
+
+
 def test_bubble_counts_the_time_after_the_last_task():
     assert run([Task("a", "compute", 1.0), Task("x", "launch", 3.0)]).bubble == 0.75
 
@@ -80,7 +98,7 @@ def test_dict_is_plain_data_with_all_that_there_is():
     assert json.loads(timeline.to_json()) == json.loads(json.dumps(data))
     assert data["makespan"] == timeline.makespan
     assert data["exposed_comm"] == timeline.exposed_comm
-    for name in ("spans", "stalls", "regions"):
+    for name in ("spans", "stalls", "regions", "host_syncs"):
         rows = data[name]
         assert isinstance(rows, list)
         assert len(rows) == len(getattr(timeline, name)) > 0

@@ -1,6 +1,6 @@
 import pytest
 
-from annopipe.simulation.wording import seconds_text, shorten
+from annopipe.simulation.wording import one_line, place_text, seconds_text, shorten
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,14 @@ from annopipe.simulation.wording import seconds_text, shorten
 )
 def test_time_is_written_with_the_unit_that_fits(seconds, text):
     assert seconds_text(seconds) == text
+
+
+def test_place_is_what_there_is_of_lane_and_region():
+    assert [place_text(lane, region) for lane in ("", "F") for region in ("", "moe")] == ["", "moe", "F", "F/moe"]
+
+
+def test_line_breaks_become_spaces_and_spaces_stay():
+    assert one_line("one\r\n two\tthree   four") == "one  two three   four"
 
 
 def test_shortened_text_keeps_its_end():
