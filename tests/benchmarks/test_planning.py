@@ -17,7 +17,13 @@ def test_every_policy_has_a_row() -> None:
     result = CliRunner().invoke(command, ["--nodes", "300", "--rounds", "1", "--json"], catch_exceptions=False)
     found = json.loads(result.output)
     assert found["nodes"] >= 300
-    assert set(found["seconds"]) == set(ap.policies())
+    assert set(found["seconds"]) == set(ap.policies()) - {"torch"}
+
+
+def test_a_policy_can_be_named() -> None:
+    options = ["--nodes", "300", "--rounds", "1", "--policy", "torch", "--json"]
+    result = CliRunner().invoke(command, options, catch_exceptions=False)
+    assert set(json.loads(result.output)["seconds"]) == {"torch"}
 
 
 def test_a_chained_graph_computes_the_block_applied_again() -> None:
