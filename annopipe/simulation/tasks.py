@@ -71,15 +71,19 @@ class Network:
         in_flight: how many transfers of one queue move at the same time. NCCL runs one after the other; gloo works on
             two, but sends both over one connection per peer, in order, so one after the other describes it best.
         shared_link: True: the transfers of all queues share one link in equal parts. False: each queue has its own.
+        interference: computation takes (1 + interference) times as long while a transfer of this rank moves, on any
+            link, its latency included: on a CPU gloo's threads take processor time, on a GPU NCCL takes multiprocessors
+            and memory bandwidth. Host tasks and the issuing of transfers do not slow down.
 
-    Raises CostError when `in_flight` is less than 1.
+    Raises CostError when `in_flight` is less than 1, or `interference` negative or not finite.
 
     >>> Network(in_flight=2)
-    Network(in_flight=2, shared_link=True)
+    Network(in_flight=2, shared_link=True, interference=0.0)
     """
 
     in_flight: int = 1
     shared_link: bool = True
+    interference: float = 0.0
 
     def __post_init__(self) -> None:
         whole = isinstance(self.in_flight, int) and self.in_flight >= 1
@@ -87,6 +91,12 @@ class Network:
             raise CostError(
                 f"Network(in_flight={self.in_flight}, shared_link={self.shared_link}): at least one transfer of a "
                 "queue must move: give a whole number, 1 or more, and True or False"
+            )
+        number = isinstance(self.interference, int | float) and not isinstance(self.interference, bool)
+        if not number or not 0.0 <= self.interference < math.inf:
+            raise CostError(
+                f"Network(interference={self.interference!r}): computation takes (1 + interference) times as long while "
+                "a transfer moves; give a finite number that is not negative, such as 0.16 for 16% longer"
             )
 
 
