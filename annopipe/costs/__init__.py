@@ -6,6 +6,7 @@
 
 from annopipe.costs.collectives import NodeLimit
 from annopipe.costs.hardware import Hardware, Link
+from annopipe.costs.interference import Interference, measure_interference
 from annopipe.costs.local_machine import local_hardware
 from annopipe.costs.machines import machine
 from annopipe.costs.measurement import LaunchCall, measure, record_launches, wait_for
@@ -14,6 +15,7 @@ from annopipe.costs.roofline_model import roofline
 
 __all__ = [
     "Hardware",
+    "Interference",
     "LaunchCall",
     "Link",
     "NodeCosts",
@@ -22,6 +24,7 @@ __all__ = [
     "local_hardware",
     "machine",
     "measure",
+    "measure_interference",
     "record_launches",
     "roofline",
     "wait_for",

@@ -23,7 +23,7 @@ import dataclasses
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +173,7 @@ def _is_number(value: Any) -> bool:
 def _check(
     what: str, values: Any, *, positive: tuple[str, ...], times: tuple[str, ...], fractions: tuple[str, ...]
 ) -> None:
-    rules = (
+    rules: tuple[tuple[tuple[str, ...], str, Callable[[float], bool]], ...] = (
         (positive, "a positive number of bytes or FLOP per second", lambda number: number > 0),
         (times, "seconds, not negative", lambda number: number >= 0),
         (fractions, "a share of a peak, above 0 and at most 1", lambda number: 0 < number <= 1),
