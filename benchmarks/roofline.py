@@ -55,9 +55,9 @@ PUBLISHED_US: Mapping[str, tuple[int, ...]] = {
     "combine(B)": (4380, 5224, 6207, 7266),
 }
 _LINK = (
-    "alone, the same exchange is published at 50 to 51 GB/s per rank (DeepEP, docs/legacy.md, EP 64, 4096 tokens), which "
-    "is 2.4 ms in FP8 and 4.7 ms in BF16 if the rows for a rank's own node count, and so is this roofline. In the profile "
-    "it runs on 20 SMs beside computation, and takes longer from layer to layer although all layers are alike; we infer "
+    "alone, the same exchange is published at 50 to 51 GB/s per rank (DeepEP, docs/legacy.md, EP 64, 4096 tokens): 2.4 "
+    "ms in FP8 and 4.7 ms in BF16 if the rows for a rank's own node count, as this roofline has it. In the profile it "
+    "runs on 20 SMs beside computation, and takes longer from layer to layer although all layers are alike; we infer "
     "that its time includes waiting for other ranks and for memory bandwidth"
 )
 _REQUANTISED = (
@@ -65,8 +65,8 @@ _REQUANTISED = (
     "are added to float32 gradients (section 3.3.1): the traced graph does neither"
 )
 _PRODUCTS = (
-    "the traced graph has no quantisation of activations, and FP8 products that promote partial sums to float32 on CUDA "
-    "cores every 128 values (section 3.3.2) attain less than the assumed fraction of the peak"
+    "the traced graph has no quantisation of activations, and FP8 products that promote partial sums to float32 on "
+    "CUDA cores every 128 values (section 3.3.2) attain less than the assumed fraction of the peak"
 )
 ACCOUNTS: Mapping[str, str] = {
     "attn(F)": _PRODUCTS,

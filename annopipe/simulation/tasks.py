@@ -95,8 +95,8 @@ class Network:
         number = isinstance(self.interference, int | float) and not isinstance(self.interference, bool)
         if not number or not 0.0 <= self.interference < math.inf:
             raise CostError(
-                f"Network(interference={self.interference!r}): computation takes (1 + interference) times as long while "
-                "a transfer moves; give a finite number that is not negative, such as 0.16 for 16% longer"
+                f"Network(interference={self.interference!r}): computation takes (1 + interference) times as long "
+                "while a transfer moves; give a finite number that is not negative, such as 0.16 for 16% longer"
             )
 
 
