@@ -15,13 +15,14 @@ Attention costs what the graph says: traced on "meta" PyTorch unrolls it, traced
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 
 import torch
 import torch.distributed as dist
 from torch import fx
 
-from annopipe.costs.collectives import NodeLimit, Transfer, transfer
+from annopipe.costs.collectives import Collective, NodeLimit, Transfer, transfer
 from annopipe.costs.flops import Flops, flops
 from annopipe.costs.hardware import Hardware
 from annopipe.costs.local_machine import local_hardware, measured_cpu
@@ -30,7 +31,7 @@ from annopipe.costs.node_costs import NodeCosts
 from annopipe.costs.sizes import Sizes
 from annopipe.costs.traffic import Traffic, traffic
 from annopipe.costs.transfers import Groups, message
-from annopipe.errors import CostError
+from annopipe.errors import CostError, GraphError
 from annopipe.graphs import meta
 from annopipe.graphs.meta import Placement
 from annopipe.graphs.regions import place
@@ -40,6 +41,7 @@ from annopipe.simulation import Network
 __all__ = ["roofline"]
 
 _DIRECTIONS = ("forward", "backward")
+WireBytes = Mapping[str, float | Mapping[str, float]]
 
 
 def roofline(
@@ -50,8 +52,9 @@ def roofline(
     nodes: int | Mapping[str, int] | None = None,
     sizes: Mapping[str, int] | None = None,
     matmul_dtype: torch.dtype | None = None,
-    wire_bytes: Mapping[str, float] | None = None,
+    wire_bytes: WireBytes | None = None,
     node_limit: NodeLimit | None = None,
+    collectives: Mapping[str, Collective] | None = None,
     fused: bool = False,
     network: Network | None = None,
     group: dist.ProcessGroup | None = None,
@@ -69,15 +72,17 @@ def roofline(
             it. Left out: routing is balanced, an exchange receives what it sends, evenly from all peers and experts.
         matmul_dtype: the type in which linear layers and experts multiply where the graph multiplies 16-bit values:
             ``torch.float8_e4m3fn``. Wider products and attention stay as they are; quantisation is not charged.
-        wire_bytes: bytes that an element of a floating-point exchange takes on the wire, by region and, if need be,
-            direction: {"dispatch/forward": 1.03, "combine": 2}.
+        wire_bytes: bytes that an element of a floating-point message takes on the wire, by region and, if need be,
+            direction: {"dispatch": {"forward": 1.03, "backward": 2}, "combine": 2}. The others take what was traced.
         node_limit: how all-to-alls of rows merge what goes to one node.
+        collectives: what launches that PyTorch does not have are like, by operator: {"lib::dispatch": "all_to_all"}.
         fused: whether elementwise operations run as a compiler fuses them.
         network: how transfers share the link, and how much computation slows down while one moves.
         group: with a measured machine ("cpu", or None without a GPU): ranks that all get the first one's numbers.
 
     Raises:
         CostError: unknown hardware, no peak for a data type, a group or size that nobody tells, a malformed option.
+        GraphError: ``graph`` is no stage graph.
 
     >>> import annopipe as ap
     >>> graphs = ap.trace(torch.nn.Linear(1024, 1024, bias=False), (torch.ones(512, 1024),))
@@ -85,12 +90,25 @@ def roofline(
     >>> f"{costs.seconds['mm'] * 1e6:.1f} us"
     '25.9 us'
     """
+    if not isinstance(graph, StageGraph):
+        raise GraphError(
+            f"roofline takes a stage graph, got {type(graph).__name__}: pass graphs.forward or graphs.backward"
+        )
+    if matmul_dtype is not None and not isinstance(matmul_dtype, torch.dtype):
+        raise CostError(f"matmul_dtype is {matmul_dtype!r}: give a type of torch, such as torch.float8_e4m3fn")
     device = _machine(hardware, group)
-    _check_wire_bytes(wire_bytes or {})
     rows = body(graph.graph)
     if any(meta.placement(node) is None for node in rows):
         place(graph)
-    model = _Model(device, Groups(ranks, nodes), Sizes(graph, sizes), matmul_dtype, dict(wire_bytes or {}), node_limit)
+    model = _Model(
+        device,
+        Groups(ranks, nodes),
+        Sizes(graph, sizes),
+        matmul_dtype,
+        _by_direction(wire_bytes or {}),
+        node_limit,
+        collectives or {},
+    )
     moved = traffic(graph, model.sizes, fused=fused)
     seconds, latency, issue = {}, {}, {}
     for node in rows:
@@ -112,8 +130,9 @@ class _Model:
     groups: Groups
     sizes: Sizes
     matmul_dtype: torch.dtype | None
-    wire_bytes: Mapping[str, float]
+    wire_bytes: Mapping[tuple[str, str], float]  # by region and direction
     node_limit: NodeLimit | None
+    collectives: Mapping[str, Collective]
 
     def computation(self, node: fx.Node, at: Placement, moved: Traffic) -> float:
         """Seconds of a node that runs on the device."""
@@ -130,7 +149,7 @@ class _Model:
 
     def transfer(self, node: fx.Node, at: Placement) -> Transfer:
         """Time of a launch's transfer on the link."""
-        sent = message(node, self.groups, self.sizes)
+        sent = message(node, self.groups, self.sizes, self.collectives)
         element_bytes: float = sent.element_bytes
         if sent.is_floating:
             element_bytes = self._wire_bytes(at, element_bytes)
@@ -158,12 +177,8 @@ class _Model:
 
     def _wire_bytes(self, at: Placement, traced: float) -> float:
         direction = "forward" if at.phase in ("forward", "recompute") else "backward"
-        for key in (f"{{}}/{direction}", "{}"):
-            for region, value in self.wire_bytes.items():
-                name = region.removesuffix(f"/{direction}")
-                if region == key.format(name) and f"/{at.region}".endswith(f"/{name}"):
-                    return value
-        return traced
+        fitting = [key for key in self.wire_bytes if key[1] == direction and f"/{at.region}".endswith(f"/{key[0]}")]
+        return self.wire_bytes[max(fitting, key=lambda key: len(key[0]))] if fitting else traced
 
 
 def _machine(hardware: str | Hardware | None, group: dist.ProcessGroup | None) -> Hardware:
@@ -174,10 +189,16 @@ def _machine(hardware: str | Hardware | None, group: dist.ProcessGroup | None) -
     return measured_cpu() if hardware == "cpu" else machine(hardware)
 
 
-def _check_wire_bytes(wire_bytes: Mapping[str, float]) -> None:
-    for key, value in wire_bytes.items():
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value <= 16:
-            raise CostError(
-                f"wire_bytes[{key!r}] is {value!r}: give bytes per element, by region and direction "
-                f'({" or ".join(_DIRECTIONS)}), such as {{"dispatch/forward": 1}}'
-            )
+def _by_direction(wire_bytes: WireBytes) -> dict[tuple[str, str], float]:
+    table = {}
+    for region, given in wire_bytes.items():
+        each = given if isinstance(given, Mapping) else dict.fromkeys(_DIRECTIONS, given)
+        for direction, size in each.items():
+            number = isinstance(size, (int, float)) and not isinstance(size, bool) and 0 < size < math.inf
+            if direction not in _DIRECTIONS or not number:
+                raise CostError(
+                    f"wire_bytes[{region!r}] is {given!r}: give bytes per element, alike or by direction, such as "
+                    ' {"dispatch": {"forward": 1, "backward": 2}}'
+                )
+            table[region, direction] = float(size)
+    return table

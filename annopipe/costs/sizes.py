@@ -16,7 +16,7 @@ from torch import fx
 
 from annopipe.errors import CostError
 from annopipe.graphs import meta
-from annopipe.graphs.balanced_sizes import balanced_size, evaluated, symbols
+from annopipe.graphs.balanced_sizes import balanced_symbol, evaluated, symbols
 from annopipe.graphs.stage_graph import StageGraph, body, input_nodes
 from annopipe.pytrees import tree_leaves
 
@@ -64,7 +64,7 @@ class Sizes:
             for name in (f"{lane}{symbol}", str(symbol)):
                 if name in self._given:
                     return self._given[name]
-            balanced = balanced_size(size, symbol)
+            balanced = balanced_symbol(size, symbol)
             if balanced is None:
                 raise CostError(
                     f"the size of {node.name} depends on data ({size}) and balanced routing does not say what {symbol} "

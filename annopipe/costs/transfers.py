@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import fx
@@ -25,6 +25,8 @@ _KINDS: tuple[tuple[str, Collective], ...] = (
     ("all_to_all_single", "all_to_all"),
     ("exchange", "all_to_all"),
 )
+
+_NAMESPACES = frozenset({"_c10d_functional", "_c10d_functional_autograd", "annopipe"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,19 +83,16 @@ class Groups:
         return self.nodes.get(name) if isinstance(self.nodes, Mapping) else self.nodes
 
 
-def message(launch: fx.Node, groups: Groups, sizes: Sizes) -> Message:
+def message(launch: fx.Node, groups: Groups, sizes: Sizes, others: Mapping[str, Collective] | None = None) -> Message:
     """What a launch transfers.
+
+    Args:
+        others: what operators that PyTorch does not have are like, by their names.
 
     Raises:
         CostError: the collective is not one of those that roofline knows, or sizes are missing.
     """
-    operation = _operation(launch)
-    kind = next((kind for start, kind in _KINDS if operation.startswith(start)), None)
-    if kind is None:
-        raise CostError(
-            f"{launch.name}: roofline does not know what {launch.target} transfers: measure the graph with "
-            "ap.costs.measure, or add this node's seconds to the costs by hand"
-        )
+    kind = _kind(launch, others or {})
     read = _tensors([meta.value(node) for node in launch.all_input_nodes[: _inputs(launch)]])
     made = _tensors(meta.value(launch))
     counted = {"all_gather": [made], "all_to_all": [read, made]}.get(kind, [read])
@@ -101,6 +100,19 @@ def message(launch: fx.Node, groups: Groups, sizes: Sizes) -> Message:
     dtype = (read or made)[0].dtype
     name = group_name(launch)
     return Message(kind, name, groups.size(launch), elements, dtype.itemsize, dtype.is_floating_point)
+
+
+def _kind(launch: fx.Node, others: Mapping[str, Collective]) -> Collective:
+    operator, operation = str(launch.target.name()).partition(".")[0], _operation(launch)  # type: ignore[union-attr]
+    kind = others.get(operator)
+    if kind is None and operator.partition("::")[0] in _NAMESPACES:
+        kind = next((kind for start, kind in _KINDS if operation.startswith(start)), None)
+    if kind not in get_args(Collective):
+        raise CostError(
+            f"{launch.name}: roofline does not know what {operator} transfers{'' if kind is None else f', nor {kind!r}'}: "
+            f'pass collectives={{"{operator}": ...}} with one of {", ".join(get_args(Collective))}'
+        )
+    return kind  # type: ignore[return-value]
 
 
 def _operation(launch: fx.Node) -> str:
@@ -119,7 +131,7 @@ def _tensors(values: Any) -> list[torch.Tensor]:
 
 def _size_in_graph(launch: fx.Node) -> int | None:
     """The group's size where an argument tells it: the number of per-peer sizes, or a ``group_size``."""
-    if _operation(launch) == "exchange":
+    if str(launch.target.name()) == "annopipe::exchange":  # type: ignore[union-attr]
         counts = meta.value(launch.args[1])  # type: ignore[arg-type]
         return int(counts.shape[0])
     for argument, value in zip(launch.target._schema.arguments, launch.args, strict=False):  # type: ignore[union-attr]

@@ -23,7 +23,7 @@ from torch import fx
 from annopipe.graphs import meta
 from annopipe.graphs.ops import is_operator
 
-__all__ = ["balanced_size", "evaluated", "record_balanced_sizes", "symbols"]
+__all__ = ["balanced", "balanced_symbol", "evaluated", "record_balanced_sizes", "symbols"]
 
 Lookup = Callable[[Any], int | None]  # from a symbol to its value
 
@@ -48,7 +48,12 @@ def symbols(size: Any) -> set[Any]:
     return set(size.node.expr.free_symbols) if isinstance(size, torch.SymInt) else set()
 
 
-def balanced_size(size: torch.SymInt, symbol: Any) -> int | None:
+def balanced(size: Any) -> int | None:
+    """A size as a number when routing is balanced; None where no rule says."""
+    return evaluated(size, lambda symbol: balanced_symbol(size, symbol))
+
+
+def balanced_symbol(size: torch.SymInt, symbol: Any) -> int | None:
     """What ``symbol``, a part of ``size``, is when routing is balanced; None where no rule says."""
     hints: dict[Any, int] = size.node.shape_env.var_to_hint_override
     return hints.get(symbol)
@@ -67,13 +72,12 @@ def _given(argument: Any) -> Any:
 
 
 def _extent(argument: Any, dim: int) -> int | None:
-    size = meta.value(argument).shape[dim]
-    return evaluated(size, lambda symbol: balanced_size(size, symbol))
+    return balanced(meta.value(argument).shape[dim])
 
 
 def _spread(sizes: Sequence[Any], total: int | None) -> None:
     """Give sizes that are not known yet what remains of ``total``, evenly."""
-    known = [evaluated(size, lambda symbol, s=size: balanced_size(s, symbol)) for size in sizes]  # type: ignore[misc]
+    known = [balanced(size) for size in sizes]
     missing = [size for size, value in zip(sizes, known, strict=True) if value is None]
     if total is None or not missing or not all(size.node.expr.is_symbol for size in missing):
         return

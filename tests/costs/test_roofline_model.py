@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -243,7 +244,7 @@ def test_bytes_on_the_wire_are_given_by_region_and_direction() -> None:
         rows = [r for r in ap.region_table(graph) if r.kind == "launch" and r.region.endswith(region)]
         return costs.seconds[rows[-1].node.name] - costs.latency[rows[-1].node.name]
 
-    halved = {"wire_bytes": {"dispatch/forward": 2, "combine": 1}}
+    halved = {"wire_bytes": {"dispatch": {"forward": 2}, "combine": 1}}
     for graph, region, share in (
         (graphs.forward, "dispatch", 0.5),
         (graphs.backward, "dispatch", 1.0),
@@ -251,8 +252,18 @@ def test_bytes_on_the_wire_are_given_by_region_and_direction() -> None:
         (graphs.backward, "combine", 0.25),
     ):
         assert exchange_s(graph, region, **halved) == pytest.approx(share * exchange_s(graph, region))
-    with pytest.raises(ap.CostError, match="give bytes per element, by region"):
-        ap.costs.roofline(graphs.forward, TOY, wire_bytes={"dispatch": 0})
+    wrongs: tuple[Any, ...] = (0, {"forwards": 1}, {"forward": "1"})
+    for wrong in wrongs:
+        with pytest.raises(ap.CostError, match=r"wire_bytes\['dispatch'\] is .*: give bytes per element"):
+            ap.costs.roofline(graphs.forward, TOY, wire_bytes={"dispatch": wrong})
+
+
+def test_what_is_no_graph_or_no_type_is_refused() -> None:
+    graph = traced(nn.ReLU(), torch.empty(2, device="meta"))
+    with pytest.raises(ap.GraphError, match="roofline takes a stage graph, got GraphModule"):
+        ap.costs.roofline(graph.module, TOY)
+    with pytest.raises(ap.CostError, match="matmul_dtype is 'fp8': give a type of torch"):
+        ap.costs.roofline(graph, TOY, matmul_dtype="fp8")
 
 
 def test_node_limited_routing_sends_one_row_per_node() -> None:

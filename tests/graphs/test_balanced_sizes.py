@@ -7,7 +7,7 @@ from torch import nn
 
 import annopipe as ap
 from annopipe.graphs import meta
-from annopipe.graphs.balanced_sizes import balanced_size, evaluated, symbols
+from annopipe.graphs.balanced_sizes import balanced, evaluated, symbols
 from annopipe.graphs.stage_graph import input_nodes
 from annopipe.models import DeepSeekV3Config, MoE, PlainMoE
 
@@ -28,7 +28,7 @@ def sizes(graph: ap.StageGraph) -> dict[str, int | None]:
         value = meta.value(node)
         for extent in value.shape if isinstance(value, torch.Tensor) else ():
             if symbols(extent):
-                found[str(extent)] = evaluated(extent, lambda symbol, size=extent: balanced_size(size, symbol))
+                found[str(extent)] = balanced(extent)
     return found
 
 
@@ -50,7 +50,7 @@ def test_rows_are_spread_evenly_and_the_first_get_more(group) -> None:
     graphs = ap.trace(PlainMoE(config, group), (torch.zeros(1, 5, config.hidden, requires_grad=True),))
     (launch,) = [n for n in graphs.forward.graph.nodes if "all_to_all" in n.name and meta.value(n).dim() == 2][:1]
     sent = [meta.value(size) for size in launch.args[2]]
-    assert [evaluated(size, lambda symbol, s=size: balanced_size(s, symbol)) for size in sent] == [3, 3, 2, 2]
+    assert [balanced(size) for size in sent] == [3, 3, 2, 2]
 
 
 def test_a_size_that_no_rule_covers_has_no_value() -> None:
