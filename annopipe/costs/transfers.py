@@ -108,8 +108,9 @@ def _kind(launch: fx.Node, others: Mapping[str, Collective]) -> Collective:
     if kind is None and operator.partition("::")[0] in _NAMESPACES:
         kind = next((kind for start, kind in _KINDS if operation.startswith(start)), None)
     if kind not in get_args(Collective):
+        said = "" if kind is None else f", nor what {kind!r} is"
         raise CostError(
-            f"{launch.name}: roofline does not know what {operator} transfers{'' if kind is None else f', nor {kind!r}'}: "
+            f"{launch.name}: roofline does not know what {operator} transfers{said}: "
             f'pass collectives={{"{operator}": ...}} with one of {", ".join(get_args(Collective))}'
         )
     return kind  # type: ignore[return-value]

@@ -80,7 +80,7 @@ def test_another_librarys_launch_is_what_the_user_says() -> None:
         ap.CostError, match=r'relu_default: roofline does not know.*pass collectives=\{"aten::relu": \.\.\.\}'
     ):
         message(launch, Groups(8), nothing)
-    with pytest.raises(ap.CostError, match="nor 'scatter': .*with one of all_to_all, all_gather"):
+    with pytest.raises(ap.CostError, match="nor what 'scatter' is: .*with one of all_to_all, all_gather"):
         message(launch, Groups(8), nothing, {"aten::relu": cast(Any, "scatter")})
     found = message(launch, Groups(8), nothing, {"aten::relu": "all_to_all"})
     assert (found.kind, found.ranks, found.elements) == ("all_to_all", 8, 12)
