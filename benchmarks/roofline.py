@@ -11,7 +11,7 @@ rows), and with what the published run did that ``ap.costs.roofline`` has a para
                             128 of them; combine forward and dispatch backward stay bfloat16      section 3.3.3
     4 nodes per token       node_limit=NodeLimit(copies=8, nodes=4)   section 3.2.2
     fused kernels           fused=True
-    20 of 132 SMs           Hardware.compute_share, held by communication                         section 3.2.1
+    20 of 132 SMs           Hardware.compute_share, held by communication                         section 3.2.2
 
 Published: the mean of four layers of the training profile (github.com/deepseek-ai/profile-data), kernel time on the
 device while forward and backward overlap. Where a component is off by more than 2x the command prints the account.
@@ -56,7 +56,7 @@ PUBLISHED_US: Mapping[str, tuple[int, ...]] = {
 }
 _LINK = (
     "alone, the same exchange is published at 50 to 51 GB/s per rank (DeepEP, docs/legacy.md, EP 64, 4096 tokens): 2.4 "
-    "ms in FP8 and 4.7 ms in BF16 if the rows for a rank's own node count, as this roofline has it. In the profile it "
+    "ms in FP8 and 4.7 ms in BF16 if the rows for a rank's own node count, like this roofline. In the profile it "
     "runs on 20 SMs beside computation, and takes longer from layer to layer although all layers are alike; we infer "
     "that its time includes waiting for other ranks and for memory bandwidth"
 )

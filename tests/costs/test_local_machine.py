@@ -12,8 +12,8 @@ def test_the_processor_is_measured_once() -> None:
     machine = measured_cpu()
     assert machine is measured_cpu()
     assert machine.sources["peak_flops"] == "measured here"
-    assert machine.peak("float32") > machine.peak("float64") / 10
-    assert machine.kernel_launch_s < 1e-2
+    assert min(machine.peak(dtype) for dtype in ("float32", "float64", "bfloat16")) > 0
+    assert machine.outside is machine.inside, "no other node is known"
 
 
 def test_measuring_draws_no_random_numbers() -> None:
