@@ -9,6 +9,7 @@ __all__ = ["command"]
 _BENCHMARKS = {
     "overlap": ("benchmarks.overlap", "Hide an MoE pair's communication: eager, sequential and every policy."),
     "planning": ("benchmarks.planning", "Time multiplex, policy and reorder on a graph of 10,000 nodes."),
+    "roofline": ("benchmarks.roofline", "Roofline costs of DeepSeek-V3 layers beside their published kernel times."),
 }
 
 

@@ -24,7 +24,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from annopipe import pytrees
 from annopipe.graphs.eager_kernels import eager_kernels
 
-__all__ = ["Described", "ForeignTensorError", "JointGraph", "export_joint", "foreign_tensors_as_constants"]
+__all__ = [
+    "Described",
+    "ForeignTensorError",
+    "JointGraph",
+    "export_joint",
+    "foreign_tensors_as_constants",
+    "without_memory",
+]
 
 _LIFTS = frozenset({torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default})
 
@@ -144,6 +151,16 @@ class _ForeignTensors(TorchDispatchMode):
         if id(tensor) not in self._wrappers:
             self._wrappers[id(tensor)] = (tensor, FunctionalTensor.to_functional(tensor.detach()))
         return self._wrappers[id(tensor)][1]
+
+
+@contextlib.contextmanager
+def without_memory() -> Iterator[None]:
+    """Tensors made inside have a device, shape and type but no memory, so that any size of model can be traced.
+
+    On "meta" the operations would be those that have no fused kernel; here they are the device's own.
+    """
+    with FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True):
+        yield
 
 
 def _told(tensor: torch.Tensor) -> str:

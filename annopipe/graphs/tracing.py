@@ -15,6 +15,7 @@ from torch import nn
 
 from annopipe.errors import CaptureError
 from annopipe.graphs.arguments import TARGET, Arguments, flatten_arguments
+from annopipe.graphs.balanced_sizes import record_balanced_sizes
 from annopipe.graphs.calling import TracedCall
 from annopipe.graphs.capture import ForeignTensorError, export_joint
 from annopipe.graphs.cleanup import clean_joint_graph
@@ -92,6 +93,7 @@ def _trace(
         )
     prove_hit_loops(joint.module.graph, lambda name: getattr(joint.module, name))
     clean_joint_graph(joint.module.graph)
+    record_balanced_sizes(joint.module.graph)
     outputs = [*(["loss"] if call.layout.has_loss else []), *call.layout.tensors]
     names = Names(module, (*arguments.paths, *target_arguments.paths), outputs)
     graph = described(joint, names, (*arguments.guards, *target_arguments.guards))

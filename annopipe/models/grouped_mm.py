@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from annopipe.models import grouped_kernels
 
@@ -92,3 +93,13 @@ torch.library.register_fake("annopipe::grouped_mm", _fake_product)
 torch.library.register_fake("annopipe::grouped_mm_weight_grad", _fake_weight_grad)
 torch.library.register_autograd("annopipe::grouped_mm", _product_backward, setup_context=_save)
 torch.library.register_autograd("annopipe::grouped_mm_weight_grad", _weight_grad_backward, setup_context=_save)
+
+
+@register_flop_formula(torch.ops.annopipe.grouped_mm)
+def _product_flops(x: Any, weight: Any, _counts: Any, *, out_shape: Any) -> int:  # noqa: ARG001 (the registry's form)
+    return int(2 * x[0] * weight[1] * weight[2])
+
+
+@register_flop_formula(torch.ops.annopipe.grouped_mm_weight_grad)
+def _weight_grad_flops(x: Any, grad: Any, _counts: Any, *, out_shape: Any) -> int:  # noqa: ARG001 (the registry's form)
+    return int(2 * x[0] * x[1] * grad[1])

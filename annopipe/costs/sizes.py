@@ -1,0 +1,110 @@
+"""The sizes in a graph's fake values as numbers: what was traced, what balanced routing gives, or what the user says.
+
+A size that depends on data is a symbol, "u1". Its value is, first rule that fits:
+    given       by the lane's own name, "F.u1"; by the symbol, "u1"; or by the port that carries it, "size.sym_size_int"
+                or "B.size.sym_size_int"
+    balanced    recorded when the stage was traced: an exchange receives as many rows as it sends, spread evenly over
+                peers and experts (annopipe/graphs/balanced_sizes.py)
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from annopipe.errors import CostError
+from annopipe.graphs import meta
+from annopipe.graphs.balanced_sizes import balanced_symbol, evaluated, symbols
+from annopipe.graphs.stage_graph import StageGraph, body, input_nodes
+from annopipe.pytrees import tree_leaves
+
+__all__ = ["Sizes"]
+
+
+class Sizes:
+    """Evaluates sizes of one graph.
+
+    Raises:
+        CostError: a given size is for something that the graph does not have, or no size.
+    """
+
+    def __init__(self, graph: StageGraph, given: Mapping[str, int] | None = None) -> None:
+        self._given: dict[str, int] = {}
+        given = {} if given is None else given
+        ports = {port.name: node for port, node in zip(graph.inputs, input_nodes(graph.graph), strict=True)}
+        known = _names(graph)
+        for name, size in given.items():
+            if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+                raise CostError(f"sizes[{name!r}] is {size!r}: a size is a whole number, not negative")
+            carried = symbols(meta.value(ports[name])) if name in ports else set()
+            if len(carried) == 1:
+                lane = "" if name.startswith("size.") else name.partition(".")[0] + "."
+                self._given[lane + str(carried.pop())] = size
+            elif name in known:
+                self._given[name] = size
+            else:
+                raise CostError(
+                    f"sizes has {name!r}, which no value of this graph depends on: it depends on "
+                    f"{', '.join(sorted(known)) or 'no data-dependent size'}"
+                )
+
+    def number(self, size: Any, node: fx.Node) -> int:
+        """A size in a value that ``node`` reads or makes.
+
+        Raises:
+            CostError: naming the node and the symbol that has no value.
+        """
+        if isinstance(size, int):
+            return size
+        lane = _lane(node)
+
+        def lookup(symbol: Any) -> int:
+            for name in (f"{lane}{symbol}", str(symbol)):
+                if name in self._given:
+                    return self._given[name]
+            balanced = balanced_symbol(size, symbol)
+            if balanced is None:
+                raise CostError(
+                    f"the size of {node.name} depends on data ({size}) and balanced routing does not say what {symbol} "
+                    f'is: pass sizes={{"{symbol}": ...}}'
+                )
+            return balanced
+
+        number = evaluated(size, lookup)
+        return 0 if number is None else number
+
+    def shape(self, tensor: torch.Tensor, node: fx.Node) -> tuple[int, ...]:
+        """The extents of a fake tensor."""
+        return tuple(self.number(extent, node) for extent in tensor.shape)
+
+    def elements(self, tensor: torch.Tensor, node: fx.Node) -> int:
+        """How many different elements a fake tensor has in memory: an expanded dimension has one."""
+        strided = tensor.layout == torch.strided
+        repeated = [strided and isinstance(stride, int) and stride == 0 for stride in _strides(tensor)]
+        extents = zip(self.shape(tensor, node), repeated, strict=True)
+        return math.prod(min(extent, 1) if again else extent for extent, again in extents)
+
+
+def _strides(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tuple(tensor.stride()) if tensor.layout == torch.strided else (1,) * tensor.dim()
+
+
+def _lane(node: fx.Node) -> str:
+    """What a node's key has in front of its name: "F." in lane F of a multiplexed graph, else ""."""
+    at = meta.placement(node)
+    lane, dot, _ = (at.key if at else "").rpartition(".")
+    return lane + dot
+
+
+def _names(graph: StageGraph) -> set[str]:
+    """Every name by which a size of this graph can be given."""
+    found: set[str] = set()
+    for node in (*input_nodes(graph.graph), *body(graph.graph)):
+        lane = _lane(node)
+        for leaf in tree_leaves(meta.value(node)):
+            extents = leaf.shape if isinstance(leaf, torch.Tensor) else (leaf,)
+            texts = {str(symbol) for extent in extents for symbol in symbols(extent)}
+            found |= texts | {lane + text for text in texts}
+    return found

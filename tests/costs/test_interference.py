@@ -1,0 +1,62 @@
+"""Interference is measured on real ranks over gloo, alike on all of them; so is a machine that ranks share."""
+
+import dataclasses
+import json
+import textwrap
+
+import pytest
+import torch.distributed as dist
+
+import annopipe as ap
+from annopipe.costs import Interference
+from annopipe.simulation import Network
+from benchmarks.launch import run_ranks
+
+FOUND = Interference(0.1, 0.5, 2.0, 3.0, ranks=4, transfer_bytes=1 << 20)
+PROGRAM = """
+    import json, dataclasses, torch, torch.distributed as dist, annopipe as ap
+    from annopipe.models import DeepSeekV3Config, DeepSeekV3Stage
+    from benchmarks.launch import end_rank
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    world = dist.group.WORLD
+    found = ap.costs.measure_interference(world, repeat=1)
+    stage = DeepSeekV3Stage(DeepSeekV3Config.tiny(), layers=[1], group=world)
+    graphs = ap.trace(stage, (torch.zeros(1, 8, 32, requires_grad=True),))
+    options = [{"hardware": "h800"}, {"group": world}, {"hardware": "cpu", "group": world}]
+    costs = [ap.costs.roofline(graphs.backward, **each) for each in options]
+    print(json.dumps([dataclasses.asdict(found), [dataclasses.asdict(each) for each in costs]]))
+    dist.barrier()
+    end_rank()
+"""
+
+
+def test_ranks_measure_and_cost_alike(tmp_path) -> None:
+    (tmp_path / "interference_program.py").write_text(textwrap.dedent(PROGRAM))
+    outputs = run_ranks("interference_program", 2, env={"PYTHONPATH": str(tmp_path)}, timeout_s=400)
+    assert outputs[0] == outputs[1]
+    values = json.loads(outputs[0])
+    found = Interference(**values[0])
+    assert found.ranks == 2
+    assert found.transfer_bytes >= 1 << 20
+    assert all(share >= 0 for share in dataclasses.astuple(found)[:4])
+    ap.NodeCosts({}, network=found.network())
+
+
+def test_the_network_takes_the_share_of_each_kind_of_computation() -> None:
+    assert FOUND.network().interference == pytest.approx(0.1)
+    assert FOUND.network(memory_share=0.25).interference == pytest.approx(0.2)
+    assert FOUND.network(Network(in_flight=2)).in_flight == 2
+    with pytest.raises(ap.CostError, match="memory_share is 1.5: give a share"):
+        FOUND.network(memory_share=1.5)
+
+
+def test_measuring_without_ranks_is_refused() -> None:
+    with pytest.raises(ap.CostError, match="call init_process_group on all ranks first"):
+        ap.costs.measure_interference()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(ap.CostError, match="on a group of 1.*a transfer needs 2 ranks"):
+            ap.costs.measure_interference()
+    finally:
+        dist.destroy_process_group()
