@@ -4,6 +4,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from annopipe.costs import roofline
 from annopipe.costs.node_costs import NodeCosts, as_costs
 from annopipe.errors import CostError
 from annopipe.graphs.stage_graph import StageGraph
@@ -45,8 +46,7 @@ class OverlapPlan:
     def timeline(self) -> Timeline:
         """The simulated timeline: makespan, hidden and exposed communication, and what blocks each exposed piece.
 
-        Raises:
-            CostError: the plan was made without costs.
+        A plan that was made without costs gets the roofline costs of the local device.
         """
         return run(self.program(), self.problem.network)
 
@@ -54,8 +54,7 @@ class OverlapPlan:
     def lower_bound(self) -> LowerBound:
         """Seconds that no order of this graph can beat, with the three bounds it is made of.
 
-        Raises:
-            CostError: the plan was made without costs.
+        A plan that was made without costs gets the roofline costs of the local device.
         """
         self._need_costs()
         return lower_bound(self.problem)
@@ -69,7 +68,7 @@ class OverlapPlan:
         """The simulation's tasks in the plan's order, with the plan's costs or others.
 
         Raises:
-            CostError: there are no costs, or they lack a node.
+            CostError: the costs lack a node.
         """
         if costs is not None:
             return with_costs(self.problem, as_costs(costs)).program(self.indices)
@@ -102,10 +101,7 @@ class OverlapPlan:
 
     def _need_costs(self) -> None:
         if not self.problem.has_costs:
-            raise CostError(
-                "this plan was made without costs, so it has no timeline and no bound: "
-                "pass costs=ap.costs.measure(graph, values), ap.costs.load(path) or NodeCosts to ap.overlap"
-            )
+            self.problem = with_costs(self.problem, roofline(self.graph))
 
 
 def with_costs(problem: OverlapProblem, costs: NodeCosts) -> OverlapProblem:

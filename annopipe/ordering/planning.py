@@ -12,8 +12,9 @@ from typing import Any
 
 import torch.distributed as dist
 
+from annopipe.costs import roofline
 from annopipe.costs.node_costs import NodeCosts, as_costs
-from annopipe.errors import AnnopipeError, CostError, GraphError, OrderError
+from annopipe.errors import AnnopipeError, GraphError, OrderError
 from annopipe.graphs.reordering import check_order, relink
 from annopipe.graphs.stage_graph import StageGraph, body
 from annopipe.ordering.agreement import Choice, agree
@@ -42,7 +43,8 @@ def overlap(
         graph: what ``ap.multiplex`` returned, or any stage graph; it stays as it is.
         policy: a name from ``ap.policies()``; a pattern, such as ``"B.combine | F.attention ; F.dispatch | B.experts"``
             (``annopipe.ordering.patterns``); or a function from an ``OverlapProblem`` to an order of its nodes.
-        costs: seconds per node; needed by "auto", "list" and "torch", by ``plan.timeline`` and ``plan.lower_bound``.
+        costs: seconds per node, as ``ap.costs.measure`` and ``ap.costs.roofline`` return them; None: the roofline of
+            the local device, for the policies that look at costs ("auto", "list", "torch") and for ``plan.timeline``.
         group: the ranks that must end with the same order: all of them call this and get the order of the first.
         counts_group: another group of the same ranks, to carry the exchanges of counts that the host reads, so that
             they do not queue behind a large transfer.
@@ -50,7 +52,7 @@ def overlap(
     Raises:
         OrderError: unknown policy, a pattern that does not fit (the message shows the place), an illegal order (the
             message names the nodes), or ranks with different collectives.
-        CostError: the policy needs costs and there are none, or nodes lack one.
+        CostError: nodes lack a cost, or have none on this device (the message says what to pass).
         GraphError: ``graph`` is no stage graph.
 
     >>> import torch, annopipe as ap
@@ -74,10 +76,7 @@ def overlap(
         if costs is not None:
             problem = with_costs(problem, as_costs(costs))
         elif function in NEED_COSTS:
-            raise CostError(
-                f"policy {name!r} needs costs: pass costs=ap.costs.measure(graph, values) or ap.costs.load(path), "
-                "or use a policy without costs, such as 'alternate'"
-            )
+            problem = with_costs(problem, roofline(chosen[0]))
         with _explained(f"policy {name!r}"):
             answer = function(problem)
             order = _indices(problem, name, answer)

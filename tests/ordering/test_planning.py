@@ -133,16 +133,39 @@ def test_an_unknown_policy_is_refused_with_the_names_there_are(pair: tuple[ap.St
         ap.overlap(pair[0], policy="lst")
 
 
-def test_costs_that_are_missing_are_asked_for(pair: tuple[ap.StageGraph, dict]) -> None:
+def test_without_costs_the_roofline_of_this_machine_is_taken(pair: tuple[ap.StageGraph, dict]) -> None:
     both, _ = pair
-    with pytest.raises(ap.CostError, match="needs costs"):
-        ap.overlap(both, policy="list")
+    assert ap.overlap(both).policy == "auto"
     plan = ap.overlap(both, policy="alternate")
-    for read in (lambda: plan.timeline, lambda: plan.lower_bound, lambda: ap.simulate(plan)):
-        with pytest.raises(ap.CostError, match="without costs"):
-            read()
+    assert not plan.problem.has_costs, "a policy that looks at no costs waits for none"
+    assert plan.timeline.makespan >= plan.lower_bound > 0
+    assert ap.simulate(plan).makespan == plan.timeline.makespan
+    assert set(plan.problem.costs) == set(ap.overlap(both, policy="list").problem.costs)
+
+
+def test_costs_that_lack_a_node_are_refused(pair: tuple[ap.StageGraph, dict]) -> None:
     with pytest.raises(ap.CostError, match=r"no cost for \d+ of"):
-        ap.overlap(both, policy="list", costs={"F.mm": 1.0})
+        ap.overlap(pair[0], policy="list", costs={"F.mm": 1.0})
+
+
+@pytest.mark.parametrize("pattern", ["B.second | F.first ; F.second ; B.first ; B.first.W", "F.first | B.second"])
+def test_a_pattern_is_a_policy(pair: tuple[ap.StageGraph, dict], pattern: str) -> None:
+    both, values = pair
+    plan = ap.overlap(both, policy=pattern)
+    assert plan.policy == pattern
+    torch.manual_seed(7)
+    expected = both(values)
+    found = _run(plan, values)
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+def test_a_pattern_that_does_not_fit_shows_the_place(pair: tuple[ap.StageGraph, dict]) -> None:
+    with pytest.raises(
+        ap.OrderError, match=r"pattern, column 1: there is no lane 'X'; there are .*\n  X.first\n  \^\^\^"
+    ):
+        ap.overlap(pair[0], policy="X.first")
+    with pytest.raises(ap.OrderError, match=r"two pieces in a row"):
+        ap.overlap(pair[0], policy="F.first B.second")
 
 
 def test_a_plan_without_costs_can_be_simulated_with_given_ones(pair: tuple[ap.StageGraph, dict]) -> None:
