@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from annopipe.models import DeepSeekV3Config
-from annopipe.models.attention import LatentAttention, rotate
+from annopipe.models.attention import LatentAttention
+from annopipe.models.rotary import rotate
 from tests.models import joint_graph
 
 TINY = DeepSeekV3Config.tiny()
