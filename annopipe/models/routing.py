@@ -118,7 +118,7 @@ def draw(h: Tensor, shares: Tensor, salt: Tensor, first: int) -> Tensor:
     signs = (h[:, :_SIGNS] > 0).long()
     bits = (signs << torch.arange(signs.shape[1], device=h.device)).sum(1)
     token = torch.arange(first, first + h.shape[0], device=h.device)
-    key = _scrambled(_scrambled(token + salt) + bits)
+    key = _scrambled(bits * _ODD[0] + token + salt)
     number = _scrambled(key.unsqueeze(1) + torch.arange(shares.shape[0], device=h.device))
     uniform = ((number & (2**53 - 1)).double() + 0.5) * 2.0**-53
     return uniform.log() / shares
