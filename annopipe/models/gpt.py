@@ -167,17 +167,13 @@ class GPTStage(Stage):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         made: dict[str, Any] = {"device": torch.device("meta"), "dtype": dtype}
-        first = _Embedding(config, **made) if embed else None
-        last = nn.Linear(config.hidden, config.vocabulary, bias=False, **made) if head else None
-        if config.tied_head and first is not None and last is not None:
-            last.weight = first.tokens.weight
         super().__init__(
             config,
             layers,
             lambda number: GPTBlock(config, number, **made),
-            embed=first,
+            embed=_Embedding(config, **made) if embed else None,
             norm=nn.LayerNorm(config.hidden, eps=config.norm_eps, **made) if head else None,
-            head=last,
+            head=nn.Linear(config.hidden, config.vocabulary, bias=False, **made) if head else None,
             seed=seed,
             device=device,
             tied={"head.weight": "embed.tokens.weight"} if config.tied_head else {},

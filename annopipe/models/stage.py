@@ -34,7 +34,7 @@ class Stage(nn.Module):
         embed, norm, head: the other parts, on the meta device; ``norm`` belongs to the head.
         seed: None leaves memory as allocated, for a checkpoint to fill.
         device: "meta" allocates nothing; call ``to_empty`` and ``reset_parameters`` later.
-        tied: parameter that has the first values of another one, by name, wherever the other one is.
+        tied: name to name: a parameter that is another one where the stage has both, and elsewhere begins as it.
 
     Raises:
         GraphError: a layer that the config does not have, or has twice.
@@ -60,13 +60,15 @@ class Stage(nn.Module):
         self.norm = norm
         self.head = head
         self._tied = dict(tied)
+        self._tie()
         if torch.device(device).type != "meta":
             materialise(self, device)
             if seed is not None:
                 self.reset_parameters(seed)
 
     def reset_parameters(self, seed: int = 0) -> None:
-        """Give every parameter and buffer its first value again."""
+        """Give every parameter and buffer its first value again, and tie what ``to_empty`` has untied."""
+        self._tie()
         initialise(self, self.config.init_std, seed, self._tied)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -80,6 +82,13 @@ class Stage(nn.Module):
             with annotate.region("head"):
                 x = self.head(x if self.norm is None else self.norm(x))
         return x
+
+    def _tie(self) -> None:
+        present = {name for name, _ in self.named_parameters(remove_duplicate=False)}
+        for name, source in self._tied.items():
+            if {name, source} <= present:
+                module, _, attribute = name.rpartition(".")
+                setattr(self.get_submodule(module), attribute, self.get_parameter(source))
 
     def _numbers(self, layers: Iterable[int] | None) -> list[int]:
         name, count = type(self).__name__, self.config.layers
