@@ -155,6 +155,8 @@ class GPTStage(Stage):
     True
     """
 
+    config: GPTConfig
+
     def __init__(
         self,
         config: GPTConfig,

@@ -97,6 +97,8 @@ class MLPStage(Stage):
     torch.Size([3, 4])
     """
 
+    config: MLPConfig
+
     def __init__(
         self,
         config: MLPConfig,

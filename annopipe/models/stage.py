@@ -121,6 +121,7 @@ class MoEStage(Stage):
         GraphError: a layer that the config does not have, or experts that the group cannot share equally.
     """
 
+    config: MoEConfig
     block_class: ClassVar[Callable[..., nn.Module]]
 
     def __init__(

@@ -52,6 +52,11 @@ def mlp_stage(layers: int = 1, **options: Any) -> MLPStage:
     return MLPStage(dataclasses.replace(MLPConfig.tiny(), layers=layers), **options)
 
 
+def gradients(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The gradients of parameters that have one, by name."""
+    return {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
+
+
 def rows(seed: int, *shape: int) -> torch.Tensor:
     """Random numbers that depend on the seed only."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from annopipe.errors import GraphError
 from annopipe.models import GPTConfig, GPTStage
 from tests.graphs.helpers import check_against_eager
-from tests.models import joint_graph
+from tests.models import cases, joint_graph
 
 TINY = GPTConfig.tiny()
 UNTIED = dataclasses.replace(TINY, tied_head=False)
@@ -75,7 +75,7 @@ def test_logits_and_gradients_equal_those_of_transformers(config: GPTConfig) -> 
     grad = torch.randn_like(logits)
     logits.backward(grad)
     expected.backward(grad)
-    gradients = translated({name: p.grad for name, p in ours.named_parameters()})
+    gradients = translated(cases.gradients(ours))
     assert set(gradients) == {name for name, _ in reference.named_parameters()}
     for name, parameter in reference.named_parameters():
         scale = max(1.0, parameter.grad.abs().max().item())

@@ -89,7 +89,7 @@ def test_logits_and_gradients_equal_those_of_transformers(model: str) -> None:
     grad = torch.randn_like(logits)
     logits.backward(grad)
     expected.backward(grad)
-    gradients = translated({name: p.grad for name, p in ours.named_parameters()}, model)
+    gradients = translated(cases.gradients(ours), model)
     for name, parameter in reference.named_parameters():
         wanted = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         scale = max(1.0, wanted.abs().max().item())

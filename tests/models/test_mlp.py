@@ -12,11 +12,11 @@ TINY = MLPConfig.tiny()
 
 def test_equals_a_sequence_of_layers_of_torch() -> None:
     stage = MLPStage(TINY, embed=True, head=True)
-    layers: list[nn.Module] = [stage.embed]
+    layers: list[nn.Module] = [stage.get_submodule("embed")]
     for block in stage.blocks.values():
-        layers += [block.linear, nn.ReLU()]
+        layers += [block.get_submodule("linear"), nn.ReLU()]
     x = torch.randn(3, TINY.inputs)
-    assert torch.equal(stage(x), nn.Sequential(*layers, stage.head)(x))
+    assert torch.equal(stage(x), nn.Sequential(*layers, stage.get_submodule("head"))(x))
 
 
 def test_stages_in_a_row_equal_the_whole_model() -> None:

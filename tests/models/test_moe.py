@@ -8,7 +8,7 @@ from torch import nn
 
 from annopipe.errors import GraphError
 from annopipe.models import DeepSeekV3Config, DeepSeekV3Stage, MoE, PlainMoE
-from tests.models import joint_graph
+from tests.models import cases, joint_graph
 
 TINY = DeepSeekV3Config.tiny()
 ONE_LAYER = dataclasses.replace(TINY, layers=1)
@@ -69,6 +69,24 @@ def test_number_of_ranks_changes_no_output_and_no_gradient(ranks, size, kind):
     assert set(one) == set(ranks[0][kind][size])
     for name, expected in one.items():
         torch.testing.assert_close(whole(ranks, kind, size, name), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("model", cases.MOE)
+@pytest.mark.parametrize("kind", cases.ROUTINGS)
+@pytest.mark.parametrize("size", [2, 4])
+def test_number_of_ranks_changes_nothing_for_any_model_and_routing(ranks, size, kind, model):
+    one = ranks[0][f"{model}/{kind}"][1]
+    for name, expected in one.items():
+        torch.testing.assert_close(whole(ranks, f"{model}/{kind}", size, name), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("model", cases.MOE)
+def test_skewed_routing_leaves_ranks_without_tokens_and_balanced_none(ranks, model):
+    def busy(kind):
+        return [bool(rank[f"{model}/{kind}"][4]["blocks.0.feed.experts.down"].any()) for rank in ranks]
+
+    assert all(busy("balanced"))
+    assert not all(busy("skewed"))
 
 
 def test_one_capture_serves_0_1_and_many_rows_and_equals_eager(ranks):
