@@ -34,7 +34,8 @@ class Stage(nn.Module):
         embed, norm, head: the other parts, on the meta device; ``norm`` belongs to the head.
         seed: None leaves memory as allocated, for a checkpoint to fill.
         device: "meta" allocates nothing; call ``to_empty`` and ``reset_parameters`` later.
-        tied: name to name: a parameter that is another one where the stage has both, and elsewhere begins as it.
+        tied: name to name: a parameter that is another one where the stage has both, and elsewhere begins as it; kept
+            as an attribute for whoever adds the gradients of two stages.
 
     Raises:
         GraphError: a layer that the config does not have, or has twice.
@@ -59,7 +60,7 @@ class Stage(nn.Module):
         self.blocks = nn.ModuleDict({str(n): block(n) for n in self._numbers(layers)})
         self.norm = norm
         self.head = head
-        self._tied = dict(tied)
+        self.tied = dict(tied)
         self._tie()
         if torch.device(device).type != "meta":
             materialise(self, device)
@@ -69,7 +70,7 @@ class Stage(nn.Module):
     def reset_parameters(self, seed: int = 0) -> None:
         """Give every parameter and buffer its first value again, and tie what ``to_empty`` has untied."""
         self._tie()
-        initialise(self, self.config.init_std, seed, self._tied)
+        initialise(self, self.config.init_std, seed, self.tied)
 
     def forward(self, x: Tensor) -> Tensor:
         """Through the parts that this stage has; see the class of the model for shapes."""
@@ -85,7 +86,7 @@ class Stage(nn.Module):
 
     def _tie(self) -> None:
         present = {name for name, _ in self.named_parameters(remove_duplicate=False)}
-        for name, source in self._tied.items():
+        for name, source in self.tied.items():
             if {name, source} <= present:
                 module, _, attribute = name.rpartition(".")
                 setattr(self.get_submodule(module), attribute, self.get_parameter(source))

@@ -125,6 +125,7 @@ def test_wrong_results_are_shown_in_the_table() -> None:
     assert label(case) == "measured"
 
 
+@pytest.mark.slow
 def test_balanced_and_skewed_routing_are_reported_side_by_side(tmp_path: Path) -> None:
     options = ["--blocks", "1", "--paced", "--network", "loopback", "--routing", "balanced,skewed", "--skew", "2"]
     text, results = _run(tmp_path, *options)

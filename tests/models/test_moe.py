@@ -163,9 +163,11 @@ def test_experts_that_cannot_be_shared_out_are_refused(monkeypatch):
         MoE(TINY, group="experts")
 
 
-def test_plain_variant_has_the_same_parameters_and_results():
-    default = make_moe()
-    plain = PlainMoE(TINY, dtype=torch.float64)
+@pytest.mark.parametrize("kind", cases.ROUTINGS)
+def test_plain_variant_has_the_same_parameters_and_results(kind):
+    config = dataclasses.replace(TINY, routing=cases.routing(kind, TINY))
+    default = make_moe(config)
+    plain = PlainMoE(config, dtype=torch.float64)
     plain.load_state_dict(default.state_dict())
     x, grad = torch.randn(2, 2, 5, TINY.hidden, dtype=torch.float64)
     for a, b in zip(joint_graph.eager(default, x, grad), joint_graph.eager(plain, x, grad), strict=True):
@@ -188,8 +190,9 @@ def test_layer_traces_as_one_graph_under_torch_compile():
 
 
 @pytest.mark.gpu
-def test_layer_on_cuda_reads_nothing_on_the_host():
-    config = dataclasses.replace(TINY, moe_intermediate=32)
+@pytest.mark.parametrize("kind", cases.ROUTINGS)
+def test_layer_on_cuda_reads_nothing_on_the_host(kind):
+    config = dataclasses.replace(TINY, moe_intermediate=32, routing=cases.routing(kind, TINY))
     moe = MoE(config, device="cuda", dtype=torch.bfloat16)
     x = torch.randn(2, 5, config.hidden, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     moe(x).sum().backward()
