@@ -4,14 +4,16 @@ import json
 import os
 import textwrap
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from click.testing import CliRunner
 
 from annopipe.errors import CostError
+from annopipe.models.routing import RoutingKind
 from benchmarks.launch import run_ranks
 from benchmarks.overlap import command
-from benchmarks.pair.case import Case
+from benchmarks.pair.case import ROUTINGS, Case
 from benchmarks.pair.limits import judge, limits_table
 from benchmarks.pair.regions import regions_table
 from benchmarks.pair.report import table
@@ -88,6 +90,10 @@ def test_bad_options_are_refused_with_the_remedy(options: list[str], message: st
 def test_a_case_that_makes_no_sense_is_refused(fields: dict, message: str) -> None:
     with pytest.raises(CostError, match=message):
         Case(**fields)
+
+
+def test_routings_are_those_of_the_models() -> None:
+    assert get_args(RoutingKind) == ROUTINGS
 
 
 def test_a_case_survives_its_text_form() -> None:
@@ -205,7 +211,7 @@ def test_a_wrong_gradient_on_any_rank_is_found(tmp_path: Path) -> None:
         import torch, torch.distributed as dist
         from benchmarks.launch import end_rank
         from benchmarks.pair import worker
-        from benchmarks.pair.case import Case
+        from benchmarks.pair.case import ROUTINGS, Case
         from benchmarks.pair.stage import Pair
         honest = Pair.differences
         Pair.differences = lambda self, result: honest(self, result) + ["input"] * dist.get_rank()
