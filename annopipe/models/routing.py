@@ -19,6 +19,8 @@ stay values that the graph computes: one capture serves any exponent, number of 
 router hold them). Which experts are popular differs from layer to layer and depends on ``seed`` and the router's name
 only. What a token draws depends on these, on the signs of its values and on its place in the batch, where the ranks of
 an expert-parallel group hold equal parts in rank order: so the number of ranks does not matter.
+Places are counted from the start of what the router is called with: a batch cut into microbatches or nano-batches is
+routed piece by piece, otherwise than the whole.
 """
 
 import dataclasses
