@@ -1,9 +1,11 @@
 """The overlap job: eager autograd, sequential graphs and each policy in alternation, on ranks over a real network.
 
     annopipe bench overlap                              two ranks, real computation and paced
+    annopipe bench overlap --routing balanced,skewed    the same tokens spread evenly, and as in real training
     annopipe bench overlap --ranks 4 --blocks 1,2,4 --paced --json out/overlap.json
 
-Checks that all results are bitwise equal, and prints one table: measured, simulated, lower bound, hidden share.
+Checks that all results are bitwise equal, and prints two tables: measured, simulated, lower bound and hidden share of
+every order; hidden and exposed communication of every region, for each routing side by side.
 """
 
 import contextlib
@@ -23,8 +25,9 @@ from annopipe.ordering.registry import find
 from benchmarks import netlab
 from benchmarks.launch import run_ranks
 from benchmarks.netlab.units import rate_bytes_per_s
-from benchmarks.pair.case import NETWORKS, Case, NetworkKind
+from benchmarks.pair.case import NETWORKS, ROUTINGS, Case, NetworkKind, RoutingKind
 from benchmarks.pair.limits import judge, limits_table
+from benchmarks.pair.regions import regions_table
 from benchmarks.pair.report import table
 
 __all__ = ["command", "run_cases"]
@@ -49,6 +52,16 @@ _OFFERED = tuple(kind for kind in NETWORKS if kind != "pinned")  # that one is f
     help="Paced: computation over communication.",
 )
 @click.option("--sequence", type=click.IntRange(1), default=512, show_default=True, help="Tokens per sequence.")
+@click.option(
+    "--routing", default="learned", show_default=True, help="Where tokens go; several with commas: balanced,skewed."
+)
+@click.option(
+    "--skew",
+    type=click.FloatRange(0),
+    default=Case.skew,
+    show_default=True,
+    help="Skewed: the share of the n-th most popular expert is proportional to 1 / n**SKEW.",
+)
 @click.option("--policy", "policies", multiple=True, help="Policies to compare; default: all that come with annopipe.")
 @click.option("--rounds", type=click.IntRange(1), help="Repetitions, in alternation.  [default: 9; with --demo 5]")
 @click.option("--check", is_flag=True, help="Compare with the limits that annopipe sets itself; exit code 1 if missed.")
@@ -64,7 +77,7 @@ def command(**options: Any) -> None:
     if options["json_path"]:
         options["json_path"].parent.mkdir(parents=True, exist_ok=True)
     results = run_cases(cases, ranks, options["rate"], Console(stderr=True))
-    click.echo(table(results))
+    click.echo(f"{table(results)}\n\n{regions_table(results)}")
     if options["json_path"]:
         _write_json(options["json_path"], results)
     for case in cases:
@@ -85,22 +98,31 @@ def _cases(options: dict[str, Any], network: NetworkKind) -> list[Case]:
     both = (False, True) if ranks <= cores else (True,)  # more ranks than cores: only paced times mean anything
     for name in options["policies"]:
         find(name)
+    routings = [_routing(text) for text in options["routing"].split(",")]
     base = Case(
         network=network,
         rate_bytes_per_s=rate_bytes_per_s(options["rate"]),
         ratio=options["ratio"],
         sequence=options["sequence"],
         experts=8 if 8 % ranks == 0 else 4 * ranks,
+        skew=options["skew"],
         rounds=options["rounds"] or (5 if options["demo"] else 9),
         policies=tuple(options["policies"]) or Case.policies,
     )
     return [
         dataclasses.replace(
-            base, blocks=n, paced=kind, output=str(options["output"] / f"{'paced' if kind else 'real'}-{n}")
+            base, blocks=n, paced=kind, routing=routing, output=str(options["output"] / _folder(n, routing, paced=kind))
         )
         for n in [_positive(text) for text in options["blocks"].split(",")]
         for kind in (both if paced is None else (paced,))
+        for routing in routings
     ]
+
+
+def _folder(blocks: int, routing: RoutingKind, *, paced: bool) -> str:
+    """Where the timelines of a case go."""
+    name = f"{'paced' if paced else 'real'}-{blocks}"
+    return name if routing == Case.routing else f"{name}-{routing}"
 
 
 def run_cases(cases: list[Case], ranks: int, rate: str, console: Console) -> list[dict[str, Any]]:
@@ -109,7 +131,7 @@ def run_cases(cases: list[Case], ranks: int, rate: str, console: Console) -> lis
     for number, case in enumerate(cases):
         Path(case.output).mkdir(parents=True, exist_ok=True)
         mode = "paced" if case.paced else "real"
-        title = f"case {number + 1} of {len(cases)}: {mode}, {case.blocks} blocks, {ranks} ranks"
+        title = f"case {number + 1} of {len(cases)}: {mode}, {case.blocks} blocks, {case.routing}, {ranks} ranks"
         if console.is_terminal:
             with console.status(title) as status:
                 results.append(_run_case(case, ranks, rate, lambda text, at=title: status.update(f"{at}: {text}")))
@@ -158,6 +180,13 @@ def _positive(text: str) -> int:
     if not text.strip().isdigit() or int(text) < 1:
         raise click.BadParameter(f"{text!r} is not a positive number", param_hint="--blocks")
     return int(text)
+
+
+def _routing(text: str) -> RoutingKind:
+    for kind in ROUTINGS:
+        if text.strip() == kind:
+            return kind
+    raise click.BadParameter(f"{text!r} is not one of {', '.join(ROUTINGS)}", param_hint="--routing")
 
 
 def _write_json(path: Path, results: list[dict[str, Any]]) -> None:

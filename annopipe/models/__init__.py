@@ -1,8 +1,33 @@
-"""The models that examples, tests and benchmarks share: a DeepSeek-V3-style mixture of experts with our own tags."""
+"""The models that examples, tests and benchmarks share, all with our own tags and whole or as pipeline stages.
+
+DeepSeek-V3-, Mixtral- and Qwen3-style mixtures of experts, a dense GPT and a plain perceptron; ``Routing`` says where
+tokens go in a mixture of experts.
+"""
 
 from annopipe.models.config import DeepSeekV3Config
 from annopipe.models.deepseek import Block, DeepSeekV3Stage, tiny_stage
+from annopipe.models.gpt import GPTConfig, GPTStage
+from annopipe.models.mixtral import MixtralConfig, MixtralStage
+from annopipe.models.mlp import MLPConfig, MLPStage
 from annopipe.models.moe import MoE
 from annopipe.models.plain import PlainMoE
+from annopipe.models.qwen3 import Qwen3MoEConfig, Qwen3MoEStage
+from annopipe.models.routing import Routing
 
-__all__ = ["Block", "DeepSeekV3Config", "DeepSeekV3Stage", "MoE", "PlainMoE", "tiny_stage"]
+__all__ = [
+    "Block",
+    "DeepSeekV3Config",
+    "DeepSeekV3Stage",
+    "GPTConfig",
+    "GPTStage",
+    "MLPConfig",
+    "MLPStage",
+    "MixtralConfig",
+    "MixtralStage",
+    "MoE",
+    "PlainMoE",
+    "Qwen3MoEConfig",
+    "Qwen3MoEStage",
+    "Routing",
+    "tiny_stage",
+]

@@ -4,8 +4,7 @@ r"""Multi-head latent attention: keys and values come from one narrow compressed
       \-> kv_a --> norm, kv_b --> k_nope, v     k = [k_nope | rope(k_rope), the same for all heads]
                \-> k_rope                       softmax(q k / sqrt(width)) v --> out
 
-Sources: DeepSeek-V2 report (arXiv 2405.04434, section 2.1), DeepSeek-V3 report (arXiv 2412.19437, section 2.1.1);
-rotary embedding arXiv 2104.09864.
+Sources: DeepSeek-V2 report (arXiv 2405.04434, section 2.1), DeepSeek-V3 report (arXiv 2412.19437, section 2.1.1).
 """
 
 import torch
@@ -13,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from annopipe.models.config import DeepSeekV3Config
+from annopipe.models.rotary import rotate, turns
 
-__all__ = ["LatentAttention", "rotate"]
+__all__ = ["LatentAttention"]
 
 
 class LatentAttention(nn.Module):
@@ -68,7 +68,7 @@ class LatentAttention(nn.Module):
         """Queries and keys [batch, heads, sequence, qk_head_dim] and values [batch, heads, sequence, v_head_dim]."""
         c = self.config
         batch, sequence, _ = x.shape
-        cos, sin = _turns(sequence, c.qk_rope_head_dim, c.rope_theta, x)
+        cos, sin = turns(sequence, c.qk_rope_head_dim, c.rope_theta, x)
         q = self.q(x) if c.q_lora_rank is None else self.q_b(self.q_norm(self.q_a(x)))
         q = q.view(batch, sequence, c.heads, c.qk_head_dim).transpose(1, 2)
         q_nope, q_rope = q.split((c.qk_nope_head_dim, c.qk_rope_head_dim), dim=-1)
@@ -78,29 +78,3 @@ class LatentAttention(nn.Module):
         k_nope, v = kv.split((c.qk_nope_head_dim, c.v_head_dim), dim=-1)
         k_rope = rotate(k_rope.unsqueeze(1), cos, sin).expand(batch, c.heads, sequence, c.qk_rope_head_dim)
         return torch.cat((q_nope, rotate(q_rope, cos, sin)), -1), torch.cat((k_nope, k_rope), -1), v
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn each pair of neighbouring values by its angle.
-
-    Args:
-        x: [..., sequence, width]; the result has its dtype.
-        cos, sin: [sequence, width / 2], of at least float32.
-
-    >>> rotate(torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0]]), torch.tensor([[1.0]])).tolist()
-    [[-2.0, 1.0]]
-    """
-    a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
-    return torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2).to(x.dtype)
-
-
-def _turns(sequence: int, width: int, theta: float, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of position times frequency: [sequence, width / 2]; frequency i is ``theta ** (-2 i / width)``.
-
-    Angles are computed in float64, since a large position times a frequency loses digits in float32, and rounded once:
-    to float32, or to the dtype of ``like`` where that is wider.
-    """
-    exponent = torch.arange(0, width, 2, device=like.device, dtype=torch.float64) / width
-    angle = torch.outer(torch.arange(sequence, device=like.device, dtype=torch.float64), theta**-exponent)
-    dtype = torch.promote_types(like.dtype, torch.float32)
-    return angle.cos().to(dtype), angle.sin().to(dtype)

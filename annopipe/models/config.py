@@ -9,55 +9,25 @@ the name deepseek_v3 16B (``torchtitan/models/deepseek_v3/__init__.py``). Contex
 """
 
 import dataclasses
-from typing import Literal, get_args
 
-from annopipe.errors import GraphError
+from annopipe.models.moe_config import MoEConfig, Scoring
+from annopipe.models.sizes import check_integers, check_relations
 
-__all__ = ["DeepSeekV3Config", "Scoring"]
+__all__ = ["DeepSeekV3Config"]
 
-Scoring = Literal["sigmoid", "softmax"]
-
-_AT_LEAST_ONE = (
-    "vocabulary",
-    "hidden",
-    "layers",
-    "heads",
-    "kv_lora_rank",
-    "qk_nope_head_dim",
-    "qk_rope_head_dim",
-    "v_head_dim",
-    "intermediate",
-    "moe_intermediate",
-    "experts",
-    "top_k",
-    "expert_groups",
-    "groups_kept",
-)
-_AT_LEAST_ZERO = ("dense_layers", "shared_experts")
-_POSITIVE = ("routed_scaling", "rope_theta", "rms_eps", "init_std")
+_AT_LEAST_ONE = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "intermediate")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DeepSeekV3Config:
-    """The sizes of one model. Widths are numbers of values per token.
+class DeepSeekV3Config(MoEConfig):
+    """The sizes of one model: those of ``MoEConfig``, and these.
 
-    vocabulary: number of different tokens.
-    hidden: width of the residual stream.
-    layers: number of blocks.  dense_layers: how many of the first ones have a plain feed-forward instead of experts.
-    heads: attention heads.
+    dense_layers: how many of the first blocks have a plain feed-forward instead of experts.
     q_lora_rank: width of the compressed queries, None: not compressed.
     kv_lora_rank: width of the compressed keys and values.
     qk_nope_head_dim, qk_rope_head_dim: width of a query or key per head without, and with, rotary position embedding.
     v_head_dim: width of a value per head, at most the two together.
-    intermediate, moe_intermediate: inner width of a dense feed-forward, and of one expert.
-    experts: routed experts.  top_k: how many of them a token visits.
-    shared_experts: experts that every token visits, run as one feed-forward of inner width
-        ``shared_experts * moe_intermediate``; may be 0.
-    expert_groups, groups_kept: the experts form equal groups, and a token's experts come from the best of these groups.
-    scoring: how router logits become scores.  norm_topk: whether the weights of a token's experts are made to add to 1.
-    routed_scaling: factor on these weights.
-    rope_theta: base of the rotary periods, in tokens.  rms_eps: added to the mean square in normalisations.
-    init_std: standard deviation of freshly initialised weights.
+    intermediate: inner width of a dense feed-forward.
 
     >>> DeepSeekV3Config.v3_671b().qk_head_dim
     192
@@ -66,54 +36,42 @@ class DeepSeekV3Config:
     annopipe.errors.GraphError: DeepSeekV3Config: top_k is 0; it must be an integer of at least 1
     """
 
-    vocabulary: int
-    hidden: int
-    layers: int
     dense_layers: int
-    heads: int
     q_lora_rank: int | None
     kv_lora_rank: int
     qk_nope_head_dim: int
     qk_rope_head_dim: int
     v_head_dim: int
     intermediate: int
-    moe_intermediate: int
-    experts: int
-    shared_experts: int
-    top_k: int
-    expert_groups: int = 1
-    groups_kept: int = 1
     scoring: Scoring = "sigmoid"
-    norm_topk: bool = True
-    routed_scaling: float = 1.0
-    rope_theta: float = 10000.0
-    rms_eps: float = 1e-6
     init_std: float = 0.006
 
     def __post_init__(self) -> None:
-        for name in _AT_LEAST_ONE:
-            self._check_integer(name, 1)
-        for name in _AT_LEAST_ZERO:
-            self._check_integer(name, 0)
+        self.check_experts()
+        check_integers(self, 1, _AT_LEAST_ONE)
+        check_integers(self, 0, ("dense_layers",))
         if self.q_lora_rank is not None:
-            self._check_integer("q_lora_rank", 1)
-        for name in _POSITIVE:
-            value = getattr(self, name)
-            if not isinstance(value, (int, float)) or not value > 0:
-                raise GraphError(f"DeepSeekV3Config: {name} is {value!r}; it must be a positive number")
-        for holds, message in self._relations():
-            if not holds:
-                raise GraphError(f"DeepSeekV3Config: {message}")
+            check_integers(self, 1, ("q_lora_rank",))
+        relations = [
+            (
+                self.dense_layers <= self.layers,
+                f"dense_layers is {self.dense_layers}, more than the {self.layers} layers",
+            ),
+            (
+                self.qk_rope_head_dim % 2 == 0,
+                f"qk_rope_head_dim is {self.qk_rope_head_dim}; rotary embedding turns pairs, so it must be even",
+            ),
+            (
+                self.v_head_dim <= self.qk_head_dim,
+                f"v_head_dim is {self.v_head_dim}; values are padded to the width of queries, {self.qk_head_dim}",
+            ),
+        ]
+        check_relations(self, relations)
 
     @property
     def qk_head_dim(self) -> int:
         """Width of a query or key per head, both parts together."""
         return self.qk_nope_head_dim + self.qk_rope_head_dim
-
-    @property
-    def experts_per_group(self) -> int:
-        """Routed experts in one group."""
-        return self.experts // self.expert_groups
 
     def has_experts(self, layer: int) -> bool:
         """Whether block ``layer`` (counted from 0) has experts rather than a dense feed-forward."""
@@ -215,39 +173,3 @@ class DeepSeekV3Config:
             routed_scaling=2.5,
             init_std=0.2,
         )
-
-    def _check_integer(self, name: str, least: int) -> None:
-        value = getattr(self, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise GraphError(f"DeepSeekV3Config: {name} is {value!r}; it must be an integer of at least {least}")
-
-    def _relations(self) -> list[tuple[bool, str]]:
-        """What must hold between fields, each with what to say when it does not."""
-        size, kept = self.experts_per_group, self.groups_kept
-        return [
-            (
-                self.dense_layers <= self.layers,
-                f"dense_layers is {self.dense_layers}, more than the {self.layers} layers",
-            ),
-            (
-                self.qk_rope_head_dim % 2 == 0,
-                f"qk_rope_head_dim is {self.qk_rope_head_dim}; rotary embedding turns pairs, so it must be even",
-            ),
-            (
-                self.v_head_dim <= self.qk_head_dim,
-                f"v_head_dim is {self.v_head_dim}; values are padded to the width of queries, {self.qk_head_dim}",
-            ),
-            (
-                self.experts % self.expert_groups == 0,
-                f"{self.experts} experts do not form {self.expert_groups} equal groups (expert_groups)",
-            ),
-            (kept <= self.expert_groups, f"groups_kept is {kept}, more than the {self.expert_groups} groups"),
-            (
-                self.top_k <= kept * size,
-                f"top_k is {self.top_k}, but {kept} groups of {size} have only {kept * size} experts (groups_kept)",
-            ),
-            (
-                self.scoring in get_args(Scoring),
-                f"scoring is {self.scoring!r}; it must be one of {', '.join(get_args(Scoring))}",
-            ),
-        ]

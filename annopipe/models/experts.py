@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from annopipe.models.config import DeepSeekV3Config
 from annopipe.models.grouped_mm import grouped_mm
+from annopipe.models.moe_config import MoEConfig
 
 __all__ = ["Experts"]
 
@@ -18,6 +18,7 @@ class Experts(nn.Module):
 
     gate_up: [local, hidden, 2 * moe_intermediate], the gate's columns first.  down: [local, moe_intermediate, hidden].
 
+    >>> from annopipe.models import DeepSeekV3Config
     >>> experts = Experts(DeepSeekV3Config.tiny(), first=4, local=2)
     >>> experts(torch.ones(5, 32), torch.tensor([5, 0])).shape
     torch.Size([5, 32])
@@ -25,7 +26,7 @@ class Experts(nn.Module):
 
     def __init__(
         self,
-        config: DeepSeekV3Config,
+        config: MoEConfig,
         first: int,
         local: int,
         device: torch.device | str | None = None,

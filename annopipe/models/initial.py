@@ -6,6 +6,8 @@ would have there, on every device and in every dtype (up to rounding); the globa
 """
 
 import hashlib
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -21,27 +23,34 @@ def materialise(module: nn.Module, device: torch.device | str) -> None:
 
     ``nn.Module.to_empty`` does the same, but not for fake tensors.
     """
+    made: dict[nn.Parameter, nn.Parameter] = {}  # a tied weight stays one parameter
     for part in module.modules():
         for name, parameter in list(part.named_parameters(recurse=False)):
-            empty = torch.empty_like(parameter, device=device)
-            setattr(part, name, nn.Parameter(empty, requires_grad=parameter.requires_grad))
+            if parameter not in made:
+                empty = torch.empty_like(parameter, device=device)
+                made[parameter] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
+            setattr(part, name, made[parameter])
         for name, buffer in list(part.named_buffers(recurse=False)):
             setattr(part, name, torch.empty_like(buffer, device=device))
 
 
 @torch.no_grad()
-def initialise(module: nn.Module, std: float, seed: int) -> None:
-    """Fill the parameters of ``module`` in place: normalisation weights with ones, others from a normal distribution.
+def initialise(module: nn.Module, std: float, seed: int, tied: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Fill ``module`` in place: normalisation weights with ones, biases with zeros, others from a normal distribution.
 
     Args:
         module: a model or stage whose parameter names are those of the whole model.
         std: standard deviation.
         seed: any integer.
+        tied: name to name: the first gets the values of the second, whether or not that one is in this stage.
     """
     for path, part in module.named_modules():
         for name, parameter in part.named_parameters(recurse=False):
-            key = f"{seed}/{path}.{name}"
-            if isinstance(part, nn.RMSNorm):
+            full = f"{path}.{name}"
+            key = f"{seed}/{tied.get(full, full)}"
+            if name == "bias":
+                parameter.zero_()
+            elif isinstance(part, (nn.RMSNorm, nn.LayerNorm)):
                 parameter.fill_(1.0)
             elif isinstance(part, Experts):
                 for local, matrix in enumerate(parameter):
@@ -49,7 +58,7 @@ def initialise(module: nn.Module, std: float, seed: int) -> None:
             else:
                 _fill(parameter, std, key)
         if isinstance(part, Router):
-            part.selection_bias.zero_()
+            part.reset_buffers(path)
 
 
 def _fill(tensor: Tensor, std: float, key: str) -> None:

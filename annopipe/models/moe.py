@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from annopipe import annotate
 from annopipe.errors import GraphError
-from annopipe.models.config import DeepSeekV3Config
 from annopipe.models.exchange import Group, exchange, exchange_counts, group_name, group_place, peer_sizes
 from annopipe.models.experts import Experts
 from annopipe.models.layers import SwiGLU
+from annopipe.models.moe_config import MoEConfig
 from annopipe.models.permute import by_expert, gather_rows, regroup
 from annopipe.models.router import Router
 
@@ -33,13 +33,14 @@ class MoE(nn.Module):
     Raises:
         GraphError: the experts cannot be shared out equally, or torch.distributed is not initialised.
 
+    >>> from annopipe.models import DeepSeekV3Config
     >>> MoE(DeepSeekV3Config.tiny())(torch.ones(2, 5, 32)).shape
     torch.Size([2, 5, 32])
     """
 
     def __init__(
         self,
-        config: DeepSeekV3Config,
+        config: MoEConfig,
         group: Group | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -51,7 +52,7 @@ class MoE(nn.Module):
         if config.experts % self.ranks:
             raise GraphError(f"MoE: {config.experts} experts cannot be shared equally by {self.ranks} ranks")
         self.local = config.experts // self.ranks
-        self.router = Router(config, device, dtype)
+        self.router = Router(config, device, dtype, rank)
         self.experts = Experts(config, rank * self.local, self.local, device, dtype)
         self.shared = None
         if config.shared_experts:

@@ -6,10 +6,13 @@ from typing import Literal
 
 from annopipe.errors import CostError
 
-__all__ = ["NETWORKS", "Case", "NetworkKind"]
+__all__ = ["NETWORKS", "ROUTINGS", "Case", "NetworkKind", "RoutingKind"]
 
 NetworkKind = Literal["namespaces", "emulated", "loopback", "nccl", "pinned"]
 NETWORKS: tuple[NetworkKind, ...] = ("namespaces", "emulated", "loopback", "nccl", "pinned")
+# The kinds of annopipe.models.Routing, whose import would bring torch in: `annopipe bench overlap --help` needs none.
+RoutingKind = Literal["learned", "balanced", "skewed"]
+ROUTINGS: tuple[RoutingKind, ...] = ("learned", "balanced", "skewed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,6 +21,7 @@ class Case:
 
     blocks: transformer blocks of the stage.  batch, sequence: tokens of a microbatch on each rank.
     hidden, expert_hidden, experts, top_k: sizes of the model.
+    routing: how tokens find their experts; skew: the exponent of a skewed routing (``annopipe.models.Routing``).
     network: what carries the messages.  rate_bytes_per_s: its bandwidth where it is limited.
     paced: computation is waiting for its known time, scaled so that it adds up to ``ratio`` times the communication.
     policies: what is compared.  rounds: how often, in alternation.
@@ -30,6 +34,8 @@ class Case:
     expert_hidden: int = 256
     experts: int = 8
     top_k: int = 2
+    routing: RoutingKind = "learned"
+    skew: float = 1.0
     network: NetworkKind = "loopback"
     rate_bytes_per_s: float = 100e6
     paced: bool = False
@@ -45,6 +51,11 @@ class Case:
                 raise CostError(f"{name}={getattr(self, name)}: give at least 1")
         if self.network not in NETWORKS:
             raise CostError(f"network {self.network!r} is not one of {', '.join(NETWORKS)}")
+        if self.routing not in ROUTINGS or not 0 <= self.skew < float("inf"):
+            raise CostError(
+                f"routing {self.routing!r} with skew {self.skew}: the routing is one of {', '.join(ROUTINGS)}, "
+                "the skew finite and not negative"
+            )
         if self.rate_bytes_per_s <= 0 or self.ratio < 0:
             raise CostError("the rate is positive and the ratio of computation to communication not negative")
 

@@ -1,6 +1,7 @@
 """The limits that annopipe sets itself for the overlap job, as data, and whether a run kept them.
 
-They are for a quiet machine, communication equal to computation, and the job's own model; ``--check`` compares.
+They are for a quiet machine, communication equal to computation, the job's own model and its learned routing;
+``--check`` compares. Runs with another routing are not judged.
 """
 
 import dataclasses
@@ -37,7 +38,8 @@ class Limit:
 
 def judge(results: list[dict[str, Any]]) -> list[Limit]:
     """Every limit that applies to these results."""
-    return [limit for result in results for limit in (_paced(result) if result["case"]["paced"] else _real(result))]
+    judged = [result for result in results if result["case"]["routing"] == "learned"]
+    return [limit for result in judged for limit in (_paced(result) if result["case"]["paced"] else _real(result))]
 
 
 def limits_table(limits: list[Limit]) -> str:

@@ -1,14 +1,17 @@
-"""The overlap job's table."""
+"""The overlap job's table of times: every case and order."""
 
 from typing import Any
 
 from tabulate import tabulate
 
-__all__ = ["label", "table"]
+from benchmarks.pair.wording import label_of, milliseconds, routing_text
+
+__all__ = ["table"]
 
 _HEADERS = (
     "blocks",
     "times",
+    "routing",
     "order",
     "ms",
     "spread",
@@ -27,14 +30,6 @@ _NETWORKS = {
 }
 
 
-def label(case: dict[str, Any], ranks: int = 1, cores: int = 1) -> str:
-    """How a case's times were obtained: paced, measured, or of no meaning; emulated if the network was."""
-    kind = "paced" if case["paced"] else "measured"
-    if not case["paced"] and ranks > cores:
-        kind = "more ranks than cores"
-    return f"{kind}, emulated" if case["network"] == "emulated" else kind
-
-
 def table(results: list[dict[str, Any]]) -> str:
     """One table for all cases, with a line about each before it."""
     lines = []
@@ -42,17 +37,25 @@ def table(results: list[dict[str, Any]]) -> str:
     for result in results:
         case = result["case"]
         equal = "all results bitwise equal to eager" if result["bitwise_equal"] else f"WRONG RESULTS: {result['wrong']}"
+        parts = {"computation": "computation_s", "communication": "communication_s", "lower bound": "bound_s"}
+        times = ", ".join(f"{name} {milliseconds(result[field])} ms" for name, field in parts.items())
         lines.append(
-            f"{result['ranks']} ranks, {case['blocks']} blocks, {_network(case)}, {_label(result)}: "
-            f"computation {_ms(result['computation_s'])} ms, communication {_ms(result['communication_s'])} ms, "
-            f"lower bound {_ms(result['bound_s'])} ms; {equal}"
+            f"{result['ranks']} ranks, {case['blocks']} blocks, {routing_text(case)} routing, {_network(case)}, "
+            f"{label_of(result)}: {times}; {_loads(result)}; {equal}"
         )
         rows += _rows(result)
     return "\n".join([*lines, "", tabulate(rows, headers=_HEADERS, disable_numparse=True, colalign=("right",) * 2)])
 
 
-def _label(result: dict[str, Any]) -> str:
-    return label(result["case"], result["ranks"], result["cores"])
+def _loads(result: dict[str, Any]) -> str:
+    """How unevenly tokens are spread: the most that an expert, and a rank, gets in one block, over the mean."""
+    ranks = result["ranks"]
+    by_expert, by_rank = 0.0, 0.0
+    for loads in result["expert_loads"]:
+        local, total = len(loads) // ranks, sum(loads)
+        by_expert = max(by_expert, max(loads) * len(loads) / total)
+        by_rank = max(by_rank, max(sum(loads[r * local : (r + 1) * local]) for r in range(ranks)) * ranks / total)
+    return f"tokens of the busiest expert {by_expert:.2f} times the mean, of the busiest rank {by_rank:.2f}"
 
 
 def _network(case: dict[str, Any]) -> str:
@@ -66,11 +69,12 @@ def _rows(result: dict[str, Any]) -> list[tuple[Any, ...]]:
     return [
         (
             case["blocks"],
-            _label(result),
+            label_of(result),
+            routing_text(case),
             row["name"],
-            _ms(row["measured_s"]),
-            f"{_ms(row['fastest_s'])}-{_ms(row['slowest_s'])}",
-            _ms(row["simulated_s"]),
+            milliseconds(row["measured_s"]),
+            f"{milliseconds(row['fastest_s'])}-{milliseconds(row['slowest_s'])}",
+            milliseconds(row["simulated_s"]),
             _ratio(row["measured_s"], row["simulated_s"]),
             _ratio(row["measured_s"], result["bound_s"]),
             _ratio(row["measured_s"], sequential),
@@ -78,10 +82,6 @@ def _rows(result: dict[str, Any]) -> list[tuple[Any, ...]]:
         )
         for row in result["rows"]
     ]
-
-
-def _ms(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds * 1e3:.1f}"
 
 
 def _ratio(seconds: float, reference: float | None) -> str:

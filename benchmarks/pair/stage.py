@@ -8,7 +8,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import annopipe as ap
-from annopipe.models import DeepSeekV3Config, DeepSeekV3Stage
+from annopipe.models import DeepSeekV3Config, DeepSeekV3Stage, Routing
+from annopipe.models.router import Router
 from benchmarks.pair.case import Case
 
 __all__ = ["Pair", "differing"]
@@ -58,6 +59,21 @@ class Pair:
         with torch.enable_grad():
             return gradients, self.stage(self.forward_input.clone().requires_grad_()).detach()
 
+    def expert_loads(self) -> list[list[int]]:
+        """Tokens that this rank sends to each expert in the forward, router by router."""
+        loads: list[list[int]] = []
+
+        def count(router: nn.Module, _args: tuple[Any, ...], route: Any) -> None:
+            experts = route.experts.flatten()
+            loads.append(torch.bincount(experts, minlength=router.get_parameter("weight").shape[0]).tolist())
+
+        hooks = [part.register_forward_hook(count) for part in self.stage.modules() if isinstance(part, Router)]
+        with torch.no_grad():
+            self.stage(self.forward_input)
+        for hook in hooks:
+            hook.remove()
+        return loads
+
     def differences(self, result: dict[str, Any]) -> list[str]:
         """Names of the gradients and outputs of ``result`` that are not bitwise equal to eager autograd's."""
         gradients, output = self.eager(*self.eager_backward_ready())
@@ -89,4 +105,5 @@ def _model(case: Case) -> DeepSeekV3Config:
         moe_intermediate=case.expert_hidden,
         experts=case.experts,
         top_k=case.top_k,
+        routing=Routing(case.routing, exponent=case.skew, seed=case.seed),
     )

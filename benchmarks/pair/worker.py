@@ -5,6 +5,7 @@ Rank 0 prints progress as lines that start with "progress:", and its result as o
 """
 
 import contextlib
+import dataclasses
 import functools
 import gc
 import importlib.util
@@ -84,7 +85,9 @@ def measure_case(case: Case, device: torch.device, progress: Callable[[str], Non
         html.write(Path(case.output) / "timeline.html", timelines, title)
         if importlib.util.find_spec("matplotlib"):
             png.write(Path(case.output) / "timeline.png", timelines, title)
-    return _summary(case, plans, times, wrong, trace_s)
+    loads = torch.tensor(pair.expert_loads(), device=device)
+    dist.all_reduce(loads)
+    return {**_summary(case, plans, times, wrong, trace_s), "expert_loads": loads.tolist()}
 
 
 def _title(case: Case) -> str:
@@ -131,6 +134,7 @@ def _summary(
         "bitwise_equal": not any(wrong.values()),
         "wrong": wrong,
         "rows": rows,
+        "regions": {name: [dataclasses.asdict(r) for r in plan.timeline.regions] for name, plan in plans.items()},
     }
 
 

@@ -5,16 +5,20 @@ import json
 import os
 import textwrap
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from click.testing import CliRunner
 
 from annopipe.errors import CostError
+from annopipe.models.routing import RoutingKind
 from benchmarks.launch import run_ranks
 from benchmarks.overlap import command
-from benchmarks.pair.case import Case
+from benchmarks.pair.case import ROUTINGS, Case
 from benchmarks.pair.limits import judge, limits_table
-from benchmarks.pair.report import label, table
+from benchmarks.pair.regions import regions_table
+from benchmarks.pair.report import table
+from benchmarks.pair.wording import label
 
 SMALL = ["--sequence", "16", "--rounds", "1"]
 
@@ -65,6 +69,8 @@ def test_ranks_in_network_namespaces_leave_nothing_behind(tmp_path: Path) -> Non
         (["--network", "pinned"], "'pinned' is not one of"),
         (["--ratio", "much"], "'much' is not a valid float"),
         (["--policy", "lst", "--network", "loopback"], "no overlap policy 'lst'"),
+        (["--routing", "balanced,random"], "'random' is not one of learned, balanced, skewed"),
+        (["--skew", "-1"], "-1.0 is not in the range"),
     ],
 )
 def test_bad_options_are_refused_with_the_remedy(options: list[str], message: str, tmp_path: Path) -> None:
@@ -79,6 +85,8 @@ def test_bad_options_are_refused_with_the_remedy(options: list[str], message: st
         ({"blocks": 0}, "blocks=0: give at least 1"),
         ({"network": "radio"}, "network 'radio' is not one of"),
         ({"rate_bytes_per_s": 0.0}, "the rate is positive"),
+        ({"routing": "random"}, "routing 'random' with skew 1.0: the routing is one of learned, balanced, skewed"),
+        ({"skew": -1.0}, "routing 'learned' with skew -1.0"),
     ],
 )
 def test_a_case_that_makes_no_sense_is_refused(fields: dict, message: str) -> None:
@@ -86,8 +94,12 @@ def test_a_case_that_makes_no_sense_is_refused(fields: dict, message: str) -> No
         Case(**fields)
 
 
+def test_routings_are_those_of_the_models() -> None:
+    assert get_args(RoutingKind) == ROUTINGS
+
+
 def test_a_case_survives_its_text_form() -> None:
-    case = Case(blocks=3, paced=True, policies=("list",))
+    case = Case(blocks=3, paced=True, routing="skewed", skew=1.5, policies=("list",))
     assert Case.from_json(case.to_json()) == case
 
 
@@ -108,6 +120,7 @@ def test_wrong_results_are_shown_in_the_table() -> None:
                 "case": case,
                 "ranks": 2,
                 "cores": 2,
+                "expert_loads": [[2, 2, 4, 0]],
                 "bitwise_equal": False,
                 "wrong": {"list": ["output"]},
                 "rows": [row],
@@ -116,7 +129,45 @@ def test_wrong_results_are_shown_in_the_table() -> None:
         ]
     )
     assert "WRONG RESULTS: {'list': ['output']}" in text
+    assert "tokens of the busiest expert 2.00 times the mean, of the busiest rank 1.00" in text
     assert label(case) == "measured"
+
+
+@pytest.mark.slow
+def test_balanced_and_skewed_routing_are_reported_side_by_side(tmp_path: Path) -> None:
+    options = ["--blocks", "1", "--paced", "--network", "loopback", "--routing", "balanced,skewed", "--skew", "2"]
+    text, results = _run(tmp_path, *options)
+    assert [result["case"]["routing"] for result in results] == ["balanced", "skewed"]
+    assert all(result["bitwise_equal"] for result in results)
+    balanced, skewed = (result["expert_loads"][0] for result in results)
+    assert max(balanced) - min(balanced) <= 1
+    assert sum(balanced) == sum(skewed) == 2 * 16 * 2  # ranks, tokens of each, experts of a token
+    assert max(skewed) > 1.5 * max(balanced)
+    for result in results:
+        assert set(result["regions"]) == {"sequential", "alternate", "list"}
+        for row in result["regions"]["list"]:
+            assert row["hidden"] + row["exposed"] == pytest.approx(row["comm"])
+        names = {(row["lane"], row["region"]) for row in result["regions"]["list"]}
+        assert names == {(lane, f"block0/moe/{name}") for lane in "BF" for name in ("dispatch", "combine")}
+    assert [row["name"] for row in results[0]["rows"]] == ["sequential", "alternate", "list"]
+    assert "balanced: ms" in text
+    assert "skewed 2: ms" in text
+    assert (tmp_path / "out" / "paced-1-skewed" / "timeline.html").is_file()
+
+
+def test_the_table_of_regions_has_columns_for_each_routing_and_the_fastest_order() -> None:
+    def result(routing: str, exposed_s: float) -> dict:
+        row = {"region": "moe/dispatch", "lane": "F", "comm": 4e-3, "hidden": 4e-3 - exposed_s, "exposed": exposed_s}
+        rows = [{"name": "list", "simulated_s": 1.0}, {"name": "sequential", "simulated_s": 2.0}]
+        case = {**json.loads(Case().to_json()), "routing": routing, "skew": 1.0}
+        return {"case": case, "ranks": 2, "cores": 2, "rows": rows, "regions": {"sequential": [], "list": [row]}}
+
+    lines = regions_table([result("balanced", 1e-3), result("skewed", 3e-3)]).splitlines()
+    assert lines[0] == "communication by region, order list, 2 blocks, measured costs, simulated"
+    assert lines[1].split("  ")[-1].strip() == "exposed"
+    expected = ["4.0", "3.0 (75%)", "1.0 (25%)", "4.0", "1.0 (25%)", "3.0 (75%)"]
+    assert [cell.strip() for cell in lines[3].split("  ") if cell.strip()] == ["F", "moe/dispatch", *expected]
+    assert [cell.strip() for cell in lines[4].split("  ") if cell.strip()] == ["all", *expected]
 
 
 def _result(paced: bool, **measured: float) -> dict:
@@ -146,6 +197,9 @@ def test_limits_are_kept_or_missed_as_they_say() -> None:
     }
     assert real == {"sequential": True, "list": True, "alternate": False}
     assert "MISSED" in limits_table(judge([_result(True, list=1.2)]))
+    skewed = _result(True, list=1.2)
+    skewed["case"]["routing"] = "skewed"
+    assert judge([skewed]) == [], "the limits are those of the learned routing"
 
 
 def test_real_times_with_more_ranks_than_cores_are_labelled_so() -> None:
@@ -159,7 +213,7 @@ def test_a_wrong_gradient_on_any_rank_is_found(tmp_path: Path) -> None:
         import torch, torch.distributed as dist
         from benchmarks.launch import end_rank
         from benchmarks.pair import worker
-        from benchmarks.pair.case import Case
+        from benchmarks.pair.case import ROUTINGS, Case
         from benchmarks.pair.stage import Pair
         honest = Pair.differences
         Pair.differences = lambda self, result: honest(self, result) + ["input"] * dist.get_rank()

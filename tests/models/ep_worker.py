@@ -4,19 +4,22 @@ python ep_worker.py RANK DIRECTORY
 """
 
 import dataclasses
+import functools
 import multiprocessing
 import multiprocessing.connection
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from torch import nn
 
 from annopipe.models import DeepSeekV3Config, DeepSeekV3Stage, MoE, PlainMoE
 from annopipe.models.exchange import exchange
 from benchmarks.launch import end_rank
-from tests.models import joint_graph
+from tests.models import cases, joint_graph
 
 RANKS = 4
 SPLITS = {  # row: sender, column: receiver
@@ -46,18 +49,26 @@ def exchanges(rank: int, groups: dict[int, dist.ProcessGroup]) -> dict:
     return out
 
 
-def expert_parallel(rank: int, groups: dict[int, dist.ProcessGroup], moe: type[MoE]) -> dict:
+def expert_parallel(groups: dict[int, dist.ProcessGroup], build: Callable[[dist.ProcessGroup], nn.Module]) -> dict:
     """Output and gradients of a stage for 1, 2 and 4 ranks that share the experts and the batch of four sequences."""
-    config = dataclasses.replace(DeepSeekV3Config.tiny(), dense_layers=1, layers=3)
     batch, grad = torch.randn(2, 4, 5, 32, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
     out = {}
     for ranks, group in groups.items():
-        stage = DeepSeekV3Stage(config, group=group, seed=3, dtype=torch.float64, moe=moe)
+        stage = build(group)
         mine = slice(group.rank() * 4 // ranks, (group.rank() + 1) * 4 // ranks)
         values = joint_graph.eager(stage, batch[mine], grad[mine])
         names = ["output", *(name for name, _ in stage.named_parameters()), "input"]
         out[ranks] = dict(zip(names, values, strict=True))
     return out
+
+
+def three_layers(moe: type[MoE], group: dist.ProcessGroup) -> nn.Module:
+    config = dataclasses.replace(DeepSeekV3Config.tiny(), dense_layers=1, layers=3)
+    return DeepSeekV3Stage(config, group=group, seed=3, dtype=torch.float64, moe=moe)
+
+
+def one_layer(model: str, kind: str, group: dist.ProcessGroup) -> nn.Module:
+    return cases.moe_stage(model, kind, group=group, seed=3, dtype=torch.float64)
 
 
 def skewed_graphs(rank: int, groups: dict[int, dist.ProcessGroup]) -> dict:
@@ -84,8 +95,13 @@ def work(rank: int, directory: str) -> None:
     groups = {1: alone[rank], 2: pairs[rank // 2], 4: dist.group.WORLD}
     results = {
         "exchanges": exchanges(rank, groups),
-        "default": expert_parallel(rank, groups, MoE),
-        "plain": expert_parallel(rank, groups, PlainMoE),
+        "default": expert_parallel(groups, functools.partial(three_layers, MoE)),
+        "plain": expert_parallel(groups, functools.partial(three_layers, PlainMoE)),
+        **{
+            f"{model}/{kind}": expert_parallel(groups, functools.partial(one_layer, model, kind))
+            for model in cases.MOE
+            for kind in cases.ROUTINGS
+        },
         "skewed": skewed_graphs(rank, groups),
     }
     torch.save(results, f"{directory}/{rank}.pt")

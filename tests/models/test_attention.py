@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from annopipe.models import DeepSeekV3Config
-from annopipe.models.attention import LatentAttention, rotate
+from annopipe.models.attention import LatentAttention
 from tests.models import joint_graph
 
 TINY = DeepSeekV3Config.tiny()
@@ -84,14 +84,6 @@ def test_later_tokens_do_not_reach_earlier_ones():
     changed = x.clone()
     changed[:, 4:] += 1
     assert torch.equal(attention(x)[:, :4], attention(changed)[:, :4])
-
-
-def test_score_depends_on_the_distance_of_two_positions_only():
-    x = torch.randn(2, 1, 4, dtype=torch.float64)
-    phase = torch.arange(10, dtype=torch.float64).unsqueeze(1) * torch.tensor([1.0, 0.01], dtype=torch.float64)
-    q, k = (rotate(v.expand(10, 4), phase.cos(), phase.sin()) for v in x)
-    scores = q @ k.t()
-    torch.testing.assert_close(scores[2:, 2:], scores[:-2, :-2])
 
 
 def test_fused_attention_saves_no_scores():

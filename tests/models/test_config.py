@@ -5,28 +5,58 @@ import dataclasses
 import pytest
 
 from annopipe.errors import GraphError
-from annopipe.models import DeepSeekV3Config, DeepSeekV3Stage
+from annopipe.models import (
+    DeepSeekV3Config,
+    DeepSeekV3Stage,
+    GPTConfig,
+    GPTStage,
+    MixtralConfig,
+    MixtralStage,
+    Qwen3MoEConfig,
+    Qwen3MoEStage,
+)
 
 TINY = DeepSeekV3Config.tiny()
 
 
 @pytest.mark.parametrize(
-    ("config", "total", "active"),
+    ("stage", "config", "total", "active"),
     [
-        (DeepSeekV3Config.v3_671b(), 671.0e9, 37.6e9),
-        (DeepSeekV3Config.v3_16b(), 15.7e9, 2.66e9),  # the report's 2.4 billion leaves the embedding out
-        (DeepSeekV3Config.small(), 7.2e6, None),
-        (TINY, 38.5e3, None),
+        (DeepSeekV3Stage, DeepSeekV3Config.v3_671b(), 671.0e9, 37.6e9),
+        (DeepSeekV3Stage, DeepSeekV3Config.v3_16b(), 15.7e9, 2.66e9),  # the report's 2.4e9 leaves the embedding out
+        (DeepSeekV3Stage, DeepSeekV3Config.small(), 7.2e6, None),
+        (DeepSeekV3Stage, TINY, 38.5e3, None),
+        (MixtralStage, MixtralConfig.m8x7b(), 46.7e9, 12.9e9),
+        (MixtralStage, MixtralConfig.m8x22b(), 141e9, 39e9),
+        (MixtralStage, MixtralConfig.tiny(), 60e3, None),
+        (Qwen3MoEStage, Qwen3MoEConfig.a3b_30b(), 30.5e9, 3.3e9),
+        (Qwen3MoEStage, Qwen3MoEConfig.a22b_235b(), 235e9, 22e9),
+        (Qwen3MoEStage, Qwen3MoEConfig.tiny(), 64.7e3, None),
     ],
-    ids=["671b", "16b", "small", "tiny"],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
-def test_sizes_give_the_published_number_of_parameters(config, total, active):
-    model = DeepSeekV3Stage(config, embed=True, head=True, device="meta")
+def test_sizes_give_the_published_number_of_parameters(stage, config, total, active):
+    model = stage(config, embed=True, head=True, device="meta")
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
     assert sum(sizes.values()) == pytest.approx(total, rel=0.01)
     if active:
         routed = sum(size for name, size in sizes.items() if ".experts." in name)
-        assert sum(sizes.values()) - routed * (1 - config.top_k / config.experts) == pytest.approx(active, rel=0.01)
+        assert sum(sizes.values()) - routed * (1 - config.top_k / config.experts) == pytest.approx(active, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("config", "total"),
+    [
+        (GPTConfig.gpt2(), 124.4e6),
+        (GPTConfig.gpt2_medium(), 354.8e6),
+        (GPTConfig.gpt2_large(), 774.0e6),
+        (GPTConfig.gpt2_xl(), 1557.6e6),
+        (GPTConfig.gpt3_175b(), 174.6e9),
+    ],
+)
+def test_sizes_of_gpt_give_the_published_number_of_parameters(config, total):
+    model = GPTStage(config, embed=True, head=True, device="meta")
+    assert sum(parameter.numel() for parameter in model.parameters()) == pytest.approx(total, rel=0.001)
 
 
 def test_first_layers_are_dense():

@@ -8,7 +8,7 @@ from torch import nn
 
 from annopipe.errors import GraphError
 from annopipe.models import DeepSeekV3Config, DeepSeekV3Stage, MoE, PlainMoE
-from tests.models import joint_graph
+from tests.models import cases, joint_graph
 
 TINY = DeepSeekV3Config.tiny()
 ONE_LAYER = dataclasses.replace(TINY, layers=1)
@@ -69,6 +69,24 @@ def test_number_of_ranks_changes_no_output_and_no_gradient(ranks, size, kind):
     assert set(one) == set(ranks[0][kind][size])
     for name, expected in one.items():
         torch.testing.assert_close(whole(ranks, kind, size, name), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("model", cases.MOE)
+@pytest.mark.parametrize("kind", cases.ROUTINGS)
+@pytest.mark.parametrize("size", [2, 4])
+def test_number_of_ranks_changes_nothing_for_any_model_and_routing(ranks, size, kind, model):
+    one = ranks[0][f"{model}/{kind}"][1]
+    for name, expected in one.items():
+        torch.testing.assert_close(whole(ranks, f"{model}/{kind}", size, name), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("model", cases.MOE)
+def test_skewed_routing_leaves_ranks_without_tokens_and_balanced_none(ranks, model):
+    def busy(kind):
+        return [bool(rank[f"{model}/{kind}"][4]["blocks.0.feed.experts.down"].any()) for rank in ranks]
+
+    assert all(busy("balanced"))
+    assert not all(busy("skewed"))
 
 
 def test_one_capture_serves_0_1_and_many_rows_and_equals_eager(ranks):
@@ -145,9 +163,11 @@ def test_experts_that_cannot_be_shared_out_are_refused(monkeypatch):
         MoE(TINY, group="experts")
 
 
-def test_plain_variant_has_the_same_parameters_and_results():
-    default = make_moe()
-    plain = PlainMoE(TINY, dtype=torch.float64)
+@pytest.mark.parametrize("kind", cases.ROUTINGS)
+def test_plain_variant_has_the_same_parameters_and_results(kind):
+    config = dataclasses.replace(TINY, routing=cases.routing(kind, TINY))
+    default = make_moe(config)
+    plain = PlainMoE(config, dtype=torch.float64)
     plain.load_state_dict(default.state_dict())
     x, grad = torch.randn(2, 2, 5, TINY.hidden, dtype=torch.float64)
     for a, b in zip(joint_graph.eager(default, x, grad), joint_graph.eager(plain, x, grad), strict=True):
@@ -170,8 +190,9 @@ def test_layer_traces_as_one_graph_under_torch_compile():
 
 
 @pytest.mark.gpu
-def test_layer_on_cuda_reads_nothing_on_the_host():
-    config = dataclasses.replace(TINY, moe_intermediate=32)
+@pytest.mark.parametrize("kind", cases.ROUTINGS)
+def test_layer_on_cuda_reads_nothing_on_the_host(kind):
+    config = dataclasses.replace(TINY, moe_intermediate=32, routing=cases.routing(kind, TINY))
     moe = MoE(config, device="cuda", dtype=torch.bfloat16)
     x = torch.randn(2, 5, config.hidden, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     moe(x).sum().backward()
