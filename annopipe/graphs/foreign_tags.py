@@ -5,7 +5,7 @@ does        gives a region and a kind to nodes that have no tag of ours.
 guarantees  a tag of ours wins; no dependency, name or value changes; backward nodes get what their forward operation
             got.
 
-    custom {"EP": "dispatch"} in module layers.3.moe     ->     region "layers3/dispatch", kind "comm"
+    custom {"EP": "dispatch"} in module layers.3.moe     ->     region "layers3/moe/dispatch", kind "comm"
 
 Upstream's tags say the same in every layer, so the module's path up to its first number goes in front. Upstream tags
 whole expert layers "compute": in there, what belongs to a submodule of ``PARTS`` has that name, what the layer does
@@ -64,15 +64,15 @@ class ForeignTag:
 
 # torchtitan's graph trainer writes EP and EP_token_exchange, autoparallel comm_region.
 UPSTREAM_TAGS = (
-    ForeignTag("EP_token_exchange", "dispatch", "dispatch", "comm"),
-    ForeignTag("EP_token_exchange", "combine", "combine", "comm"),
-    ForeignTag("comm_region", "dispatch", "dispatch", "comm"),
-    ForeignTag("comm_region", "token_dispatch", "dispatch", "comm"),
-    ForeignTag("comm_region", "combine", "combine", "comm"),
-    ForeignTag("comm_region", "token_combine", "combine", "comm"),
-    ForeignTag("EP", "dispatch", "dispatch", "comm"),
-    ForeignTag("EP", "combine", "combine", "comm"),
-    ForeignTag("EP", "compute", _EXPERTS),
+    ForeignTag("EP_token_exchange", "dispatch", "moe/dispatch", "comm"),
+    ForeignTag("EP_token_exchange", "combine", "moe/combine", "comm"),
+    ForeignTag("comm_region", "dispatch", "moe/dispatch", "comm"),
+    ForeignTag("comm_region", "token_dispatch", "moe/dispatch", "comm"),
+    ForeignTag("comm_region", "combine", "moe/combine", "comm"),
+    ForeignTag("comm_region", "token_combine", "moe/combine", "comm"),
+    ForeignTag("EP", "dispatch", "moe/dispatch", "comm"),
+    ForeignTag("EP", "combine", "moe/combine", "comm"),
+    ForeignTag("EP", "compute", "moe/experts"),
 )
 # Regions of untagged nodes by the name of a submodule of a layer; the outermost counts.
 MODULES: Mapping[str, str] = {
@@ -147,12 +147,14 @@ class _Regions:
         self.found: dict[fx.Node, Region] = {}
         tagged = [(node, tag) for node in nodes if (tag := self._tag_of(node)) is not None]
         for node, tag in tagged:
-            if tag.region == "dispatch":
+            if _last(tag.region) == "dispatch":
                 self._first_dispatch.setdefault(_layer_and_lane(node), self._order[node])
-            elif tag.region == "combine":
+            elif _last(tag.region) == "combine":
                 self._last_combine[_layer_and_lane(node)] = self._order[node]
         for node, tag in tagged:
-            region = self._part(node) if tag.region == _EXPERTS else tag.region
+            region = tag.region
+            if _last(region) == _EXPERTS:
+                region = region.removesuffix(_EXPERTS) + self._part(node)
             self.found[node] = (_joined(_split(node)[0], region), tag.kind, "foreign tag")
         if by_module:
             self._place_by_module(nodes)
@@ -172,7 +174,7 @@ class _Regions:
         return "unpermute" if mine > self._last_combine.get(layer, len(self._order)) else _EXPERTS
 
     def _place_by_module(self, nodes: Sequence[fx.Node]) -> None:
-        following: dict[str, Region] = {}  # by layer: the region that comes next
+        following: dict[str, str] = {}  # by layer: the region that comes next, without what is inside of it
         for node in reversed(nodes):
             layer, inner = _split(node)
             named = _named(inner, MODULES if layer else OUTER_MODULES)
@@ -180,10 +182,10 @@ class _Regions:
                 if named:
                     self.found[node] = (_joined(layer, named), "compute", "module")
                 elif inner and "norm" in inner[0].lower() and layer in following:
-                    path, _, _ = following[layer]
-                    self.found[node] = (path, "compute", "module")
+                    self.found[node] = (following[layer], "compute", "module")
             if node in self.found:
-                following[layer] = self.found[node]
+                inside = self.found[node][0].removeprefix(f"{layer}/")
+                following[layer] = _joined(layer, inside.partition("/")[0])
 
 
 def _layer_and_lane(node: fx.Node) -> tuple[str, str]:
@@ -200,6 +202,10 @@ def _split(node: fx.Node) -> tuple[str, list[str]]:
                 outer = [*names[: number - 1], names[number - 1] + name]
             return "/".join(_UNFIT.sub("_", part) for part in outer), names[number + 1 :]
     return "", [name for name in names if name]
+
+
+def _last(region: str) -> str:
+    return region.rpartition("/")[2]
 
 
 def _named(names: Iterable[str], table: Mapping[str, str]) -> str:

@@ -1,8 +1,9 @@
 """The only module that touches ``node.meta``: typed access to what tracing and annopipe write there.
 
 Keys that PyTorch writes: ``val`` (the fake value), ``custom`` (annotations), ``desc`` (what an AOT input or output is),
-``partitioner_tag`` (which side of the joint graph an op was traced on), ``seq_nr`` (the autograd node that an op made or
-ran in), ``nn_module_stack`` (of front ends that keep one). Ours: ``annopipe`` holds one ``Placement``.
+``partitioner_tag`` (which side of the joint graph an op was traced on), ``seq_nr`` (the autograd node that an op made
+or ran in), ``nn_module_stack`` (of front ends that keep one). Ours: ``annopipe`` holds one ``Placement``,
+``annopipe_declaration`` one ``Declaration``.
 """
 
 import dataclasses
@@ -14,17 +15,20 @@ from torch import fx
 
 from annopipe.annotate import KIND_KEY, LANE_KEY, REGION_KEY
 from annopipe.errors import GraphError
+from annopipe.graphs.declared_ops import Declaration
 from annopipe.graphs.module_paths import MODULE_KEY
 
 __all__ = [
     "Placement",
     "custom_tags",
+    "declaration",
     "is_traced_in_backward",
     "is_traced_in_forward",
     "module_path",
     "placed",
     "placement",
     "sequence_number",
+    "set_declaration",
     "set_placement",
     "set_tag",
     "set_value",
@@ -37,6 +41,7 @@ __all__ = [
 ]
 
 _PLACEMENT = "annopipe"
+_DECLARATION = "annopipe_declaration"
 _RULE = "annopipe_rule"
 _MODULE_FQN = "module_fqn"  # torchtitan's annotation
 _SELF = re.compile(r"^(L\['self'\]|self)\.?")
@@ -148,6 +153,16 @@ def placed(node: fx.Node) -> Placement:
 def set_placement(node: fx.Node, place: Placement) -> None:
     """Record the node's placement."""
     node.meta[_PLACEMENT] = place
+
+
+def declaration(node: fx.Node) -> Declaration | None:
+    """What was declared of the node's operator when it was traced; None before that is noted."""
+    return node.meta.get(_DECLARATION)
+
+
+def set_declaration(node: fx.Node, said: Declaration) -> None:
+    """Note what is declared of the node's operator."""
+    node.meta[_DECLARATION] = said
 
 
 def size_bytes(node: fx.Node) -> int | None:

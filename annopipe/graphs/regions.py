@@ -22,7 +22,7 @@ from annopipe.errors import GraphError
 from annopipe.graphs import meta
 from annopipe.graphs.backward_split import input_half
 from annopipe.graphs.meta import Placement
-from annopipe.graphs.ops import is_getitem, launch_of, traits, view_chain
+from annopipe.graphs.ops import is_getitem, launch_of, note_declarations, traits, view_chain
 from annopipe.graphs.stage_graph import StageGraph, body, output_nodes
 
 __all__ = ["RegionRow", "place", "region_table"]
@@ -72,6 +72,7 @@ def place(graph: StageGraph) -> None:
     nodes = body(graph.graph)
     if all(meta.placement(node) is not None for node in nodes):
         return
+    note_declarations(nodes)
     phases = _phases(graph, nodes)
     position = {node: index for index, node in enumerate(nodes)}
     regions: dict[fx.Node, tuple[str, str, str]] = {}  # region, lane, rule

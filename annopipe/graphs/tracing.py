@@ -23,7 +23,7 @@ from annopipe.graphs.effects import without_tokens
 from annopipe.graphs.failures import Explained
 from annopipe.graphs.foreign_tags import UPSTREAM_TAGS, ForeignTag, checked_tags, translate
 from annopipe.graphs.hit_proof import marks_hits, prove_hit_loops
-from annopipe.graphs.ops import has_effect
+from annopipe.graphs.ops import has_effect, note_declarations
 from annopipe.graphs.partition import partition
 from annopipe.graphs.random_state import untouched_random_state
 from annopipe.graphs.regions import place
@@ -99,6 +99,7 @@ def _trace(
             f"{type(module).__name__}.forward {' and '.join(call.moved)}: that happens while tracing, and not again "
             "when the graph runs; draw with torch from its default generator, or pass the number as an argument"
         )
+    note_declarations(joint.module.graph.nodes)
     prove_hit_loops(joint.module.graph, lambda name: getattr(joint.module, name))
     translate(joint.module.graph, tags)
     clean_joint_graph(joint.module.graph)

@@ -17,7 +17,7 @@ from annopipe.costs.node_costs import NodeCosts, as_costs
 from annopipe.errors import AnnopipeError, CostError, GraphError, OrderError
 from annopipe.graphs import meta
 from annopipe.graphs.dependencies import predecessors
-from annopipe.graphs.ops import group_name, launch_of
+from annopipe.graphs.ops import group_name, is_declared, launch_of
 from annopipe.graphs.regions import place
 from annopipe.graphs.reordering import check_order, relink
 from annopipe.graphs.stage_graph import StageGraph, body
@@ -127,7 +127,8 @@ def _operation(node: fx.Node) -> str:
     fixed = [a for a in (*node.args, *node.kwargs.values()) if isinstance(a, str) and a != group_name(node)]
     fake = meta.value(node)
     texts = [str(node.target), str(getattr(fake, "dtype", ""))]
-    if "all_to_all" not in texts[0] and "exchange" not in texts[0] and isinstance(fake, torch.Tensor):
+    uneven = "all_to_all" in texts[0] or "exchange" in texts[0] or is_declared(node)
+    if not uneven and isinstance(fake, torch.Tensor):
         texts += [
             str(extent) for extent in fake.shape if isinstance(extent, int)
         ]  # other shapes would not fit together
