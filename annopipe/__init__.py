@@ -76,6 +76,7 @@ _EXPORTS = {
 _SUBMODULES = frozenset({"costs"})
 
 __all__ = [
+    "UPSTREAM_TAGS",
     "AnnopipeError",
     "CaptureError",
     "CostError",
@@ -93,7 +94,6 @@ __all__ = [
     "StageGraph",
     "StageGraphs",
     "Timeline",
-    "UPSTREAM_TAGS",
     "comm",
     "costs",
     "extract",

@@ -28,6 +28,7 @@ class Completion:
     values: Mapping[fx.Node, Any]
 
     def __call__(self, launched: Any) -> None:
+        """Wait for ``launched``, which a call of the launch's operator returned."""
         made = {self.launch: launched}
         for node in made_of(self.waits):
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: made[n] if n in made else self.values[n])
