@@ -11,9 +11,10 @@ Upstream's tags say the same in every layer, so the module's path up to its firs
 whole expert layers "compute": in there, what belongs to a submodule of ``PARTS`` has that name, what the layer does
 before its first dispatch is "router", behind its last combine "unpermute", and the rest is "experts".
 
-Upstream has no tag for attention. So in a graph without any tag of ours, nodes in a submodule of ``MODULES`` get its
-region (rule "module"), and a norm joins what follows it in its layer. Where somebody has used our tags, what these
-leave out is left out on purpose, so modules give no region there.
+Upstream has no tag for attention, and autoparallel none for the experts. So in a graph without any tag of ours, nodes
+in a submodule of ``MODULES`` get its region (rule "module"), a feed-forward with a dispatch in its layer counts as
+tagged "compute", and a norm joins what follows it in its layer. Where somebody has used our tags, what these leave out
+is left out on purpose, so modules give no region there.
 
 Not regions, hence ignored: "compile_with_inductor", "pp_stage", "ac_region_id"; "module_fqn" is read as the path.
 """
@@ -31,6 +32,7 @@ from annopipe.graphs import meta
 __all__ = ["MODULES", "OUTER_MODULES", "PARTS", "UPSTREAM_TAGS", "ForeignTag", "checked_tags", "translate"]
 
 _EXPERTS = "experts"
+_FEED_FORWARD = ("mlp", "moe")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -179,7 +181,9 @@ class _Regions:
             layer, inner = _split(node)
             named = _named(inner, MODULES if layer else OUTER_MODULES)
             if node not in self.found:
-                if named:
+                if named in _FEED_FORWARD and _layer_and_lane(node) in self._first_dispatch:
+                    self.found[node] = (_joined(layer, f"moe/{self._part(node)}"), "compute", "module")
+                elif named:
                     self.found[node] = (_joined(layer, named), "compute", "module")
                 elif inner and "norm" in inner[0].lower() and layer in following:
                     self.found[node] = (following[layer], "compute", "module")
