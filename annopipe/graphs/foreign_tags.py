@@ -125,7 +125,8 @@ def translate(graph: fx.Graph, tags: Sequence[ForeignTag]) -> None:
         if meta.is_traced_in_backward(node):
             if not meta.custom_tags(node):
                 continue  # a gradient sum
-            source = by_sequence.get(meta.sequence_number(node) or -1, node)
+            number = meta.sequence_number(node)
+            source = node if number is None else by_sequence.get(number, node)
         region = found.get(source)
         if region is not None and not meta.tag_region(node):
             meta.set_tag(node, *region)

@@ -15,7 +15,8 @@ from annopipe.graphs import meta
 from annopipe.graphs.declared_ops import Declared, declared
 from annopipe.graphs.dependencies import predecessors
 from annopipe.graphs.ops import group_name, has_effect, is_declared, launch_of, note_declarations, traits
-from annopipe.graphs.stage_graph import body
+from annopipe.graphs.ports import Port
+from annopipe.graphs.stage_graph import StageGraph, body
 from tests.graphs.helpers import check_against_eager
 from tests.graphs.modules import Function, leaf, plain
 
@@ -148,6 +149,29 @@ def test_what_is_read_behind_a_silent_wait_stays_behind_it(x: fx.Node) -> None:
     assert {launch, wait} <= before(read) & before(again)
     assert wait not in before(other)
     assert other not in before(wait)
+
+
+def test_a_part_of_a_graph_takes_the_silent_waits_of_its_launches_along(x: fx.Node) -> None:
+    ap.register_comm(ops.start, wait=ops.finish_silently, group="where")
+    first, second = call(ops.start.default, x), call(ops.start.default, x)
+    for launch in (first, second):
+        call(ops.finish_silently.default, launch)
+    x.graph.output((first, call(aten.sin.default, second)))
+    one = torch.ones(2)
+    source = StageGraph(x.graph, [Port.of("input", "x", one)], [Port.of("output", n, one) for n in ("a", "b")])
+    for output, last in (("output.a", []), ("output.b", [aten.sin.default])):
+        part = ap.extract(source, [output])
+        assert [n.target for n in body(part.graph)] == [ops.start.default, ops.finish_silently.default, *last]
+
+
+def test_a_launch_that_nobody_waits_for_silently_is_no_place_to_cut(x: fx.Node) -> None:
+    ap.register_comm(ops.start, wait=ops.finish, group="where")
+    launch = call(ops.start.default, x)
+    x.graph.output((call(ops.finish.default, launch),))
+    one = torch.ones(2)
+    source = StageGraph(x.graph, [Port.of("input", "x", one)], [Port.of("output", "a", one)])
+    with pytest.raises(ap.GraphError, match="cut at the launch"):
+        ap.extract(source, [(Port.of("saved", "s", one), launch)])
 
 
 def test_a_wait_without_its_launch_is_a_fence(x: fx.Node) -> None:

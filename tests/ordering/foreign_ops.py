@@ -1,6 +1,7 @@
-"""A foreign all-to-all as a pair of custom operators, in three shapes, as DeepEP or symmetric memory would have it.
+"""A foreign all-to-all as a pair of custom operators, in four shapes, as DeepEP or symmetric memory would have it.
 
-    rows = foreign::join(foreign::start(x, group))                   one tensor, the wait returns what is ready
+    rows = foreign::join(foreign::start(x, group, ...))              one tensor, the wait returns what is ready
+    rows = foreign::start(x, group, ...)                             and foreign::settle(rows), which returns nothing
     rows, handle = foreign::start_with_handle(x, group, ...)         and foreign::join_handle(rows, handle, scale)
     rows, handle = foreign::start_with_handle(x, group, ...)         and foreign::sync(handle), which returns nothing
 
@@ -49,13 +50,18 @@ def _finish(handle: int) -> Tensor:
 
 
 @torch.library.custom_op("foreign::start", mutates_args=())
-def start(x: Tensor, group: str) -> Tensor:
+def start(x: Tensor, group: str, synced: bool) -> Tensor:
     return _launch(x, group)[0]
 
 
 @torch.library.custom_op("foreign::join", mutates_args=())
 def join(rows: Tensor) -> Tensor:
     return _finish(_handles[rows.data_ptr()]).clone()
+
+
+@torch.library.custom_op("foreign::settle", mutates_args=())
+def settle(rows: Tensor) -> None:
+    _finish(_handles[rows.data_ptr()])
 
 
 @torch.library.custom_op("foreign::start_with_handle", mutates_args=())
@@ -75,26 +81,24 @@ def sync(handle: Tensor) -> None:
     _finish(int(handle))
 
 
-@torch.library.custom_op("foreign::gate", mutates_args=())
-def gate(x: Tensor) -> Tensor:
-    return x * x.sigmoid()
-
-
-start.register_fake(lambda x, _: torch.empty_like(x))
+start.register_fake(lambda x, *_: torch.empty_like(x))
 join.register_fake(torch.empty_like)
 start_with_handle.register_fake(lambda x, *_: (torch.empty_like(x), torch.empty(1, dtype=torch.int64)))
 join_handle.register_fake(lambda rows, *_: torch.empty_like(rows))
+settle.register_fake(lambda _: None)
 sync.register_fake(lambda _: None)
-gate.register_fake(torch.empty_like)
 
 
 def _keep_arguments(ctx, inputs, output) -> None:
-    _, ctx.group, *rest = inputs
-    ctx.synced = bool(rest and rest[0])
+    _, ctx.group, ctx.synced = inputs
 
 
 def _start_backward(ctx, gradient: Tensor):
-    return join(start(gradient, ctx.group)), None
+    rows = start(gradient, ctx.group, ctx.synced)
+    if ctx.synced:
+        settle(rows)
+        return rows, None, None
+    return join(rows), None, None
 
 
 def _start_with_handle_backward(ctx, gradient: Tensor, _handle):
@@ -115,10 +119,6 @@ start_with_handle.register_autograd(_start_with_handle_backward, setup_context=_
 join_handle.register_autograd(
     lambda ctx, gradient: (gradient * ctx.saved_tensors[0], None, None), setup_context=_keep_scale
 )
-gate.register_autograd(
-    lambda ctx, g: g * (ctx.saved_tensors[0].sigmoid() * (1 + ctx.saved_tensors[0])),  # not the true one: any will do
-    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]),
-)
 
 
 class Layer(nn.Module):
@@ -134,7 +134,11 @@ class Layer(nn.Module):
 
     def exchange(self, x: Tensor) -> Tensor:
         if self.shape == "one":
-            return join(start(x, self.group))
+            return join(start(x, self.group, False))
+        if self.shape == "one, nothing":
+            rows = start(x, self.group, True)
+            settle(rows)
+            return rows
         rows, handle = start_with_handle(x, self.group, self.shape == "nothing")
         if self.shape == "several":
             return join_handle(rows, handle, self.scale)

@@ -60,6 +60,7 @@ def _run(body: str, tmp_path) -> list[str]:
 
 DECLARATIONS = {
     "one": "ap.register_comm(ops.start, wait='foreign::join')",
+    "one, nothing": "ap.register_comm(ops.start, wait=ops.settle)",
     "several": "ap.register_comm(torch.ops.foreign.start_with_handle, wait=ops.join_handle, group='group')",
     "nothing": "ap.register_comm(ops.start_with_handle, wait=torch.ops.foreign.sync.default, group=world)",
 }
