@@ -28,7 +28,7 @@ def predecessors(nodes: Sequence[fx.Node]) -> list[list[int]]:
     """
     position = {node: index for index, node in enumerate(nodes)}
     before = [[position[n] for n in node.all_input_nodes if n in position] for node in nodes]
-    fences = {index for index, node in enumerate(nodes) if traits(node).fence or _waits_for_the_unknown(node)}
+    fences = {index for index, node in enumerate(nodes) if _is_fence(node)}
     contested = [n for node in nodes for n in written_arguments(node)] + [n for n in nodes if _read_unfinished(n)]
     if contested:
         storages = _Storages(nodes)
@@ -94,10 +94,13 @@ def _read_unfinished(node: fx.Node) -> bool:
     return traits(node).launch and any(launch_of(user) is None for user in users)
 
 
-def _waits_for_the_unknown(node: fx.Node) -> bool:
-    """Whether a declared wait waits for what no launch of the graph has started; PyTorch's own then does nothing."""
+def _is_fence(node: fx.Node) -> bool:
+    """Whether nothing moves across: also a declared wait for what no launch of the graph has started.
+
+    PyTorch's own wait does nothing then.
+    """
     known = traits(node)
-    return known.wait and known.pairing != WAIT_TENSOR and launch_of(node) is None
+    return known.fence or (known.wait and known.pairing != WAIT_TENSOR and launch_of(node) is None)
 
 
 class _Storages:

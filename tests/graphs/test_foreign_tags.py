@@ -23,6 +23,7 @@ from annopipe.models.moe import MoE
 from tests.graphs.modules import Function, leaf, plain
 
 CONFIG = dataclasses.replace(DeepSeekV3Config.tiny(), layers=3, dense_layers=1, experts=4, expert_groups=2)
+NO_TABLE: Any = [("EP", "x")]
 NAMED = ("attention", "dispatch", "experts", "combine", "shared", "router", "mlp", "embed", "head")
 
 
@@ -294,7 +295,7 @@ def test_nano_batches_of_one_layer_have_their_own_before_and_after(group_of_one:
     [
         (lambda: ap.ForeignTag("EP", "x", "a b"), "region name 'a b'"),
         (lambda: ap.ForeignTag("EP", "x", "a", "network"), "kind 'network' is neither"),
-        (lambda: ap.trace(nn.Tanh(), (plain(2),), tags=[("EP", "x")]), r"tags holds \('EP', 'x'\): give ap.ForeignTag"),
+        (lambda: ap.trace(nn.Tanh(), (plain(2),), tags=NO_TABLE), r"tags holds \('EP', 'x'\): give ap.ForeignTag"),
     ],
 )
 def test_a_malformed_table_is_refused(make: Any, message: str) -> None:
