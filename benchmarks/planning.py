@@ -24,7 +24,7 @@ from annopipe.graphs import meta
 from annopipe.graphs.ports import Port
 from annopipe.graphs.stage_graph import StageGraph, body, input_nodes, output_nodes
 from annopipe.models import DeepSeekV3Config, DeepSeekV3Stage
-from annopipe.ordering.planning import problem_of
+from annopipe.ordering.describing import problem_of
 
 __all__ = ["chained", "command"]
 

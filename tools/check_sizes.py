@@ -23,6 +23,7 @@ ADAPTERS = {
     "annopipe/graphs/process_groups.py": "the name under which functional collectives find a group",
     "annopipe/models/exchange.py": "torch.distributed._functional_collectives (registers the gradient of waiting)",
     "annopipe/models/plain.py": "torch.distributed._functional_collectives (the model as users write it)",
+    "annopipe/ordering/torch_scheduler.py": "torch._inductor.fx_passes.overlap_scheduling (the policy torch)",
     "annopipe/pytrees.py": "torch.utils._pytree",
 }
 # Floors of annopipe, lowest first. Packages on one floor do not know each other.

@@ -29,6 +29,7 @@ __all__ = [
     "is_operator",
     "launch_of",
     "note_declarations",
+    "set_group_name",
     "sharing_arguments",
     "traits",
     "view_chain",
@@ -208,12 +209,13 @@ def _overload_traits(op: torch._ops.OpOverload) -> OpTraits:
     launch = name in _LAUNCHES or name in _INPLACE_LAUNCHES
     wait = name in _WAITS
     dispatched = torch._C._dispatch_has_kernel(op.name())  # not so are operators of TorchScript alone
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
     known = launch or wait or (op.namespace in _PURE_NAMESPACES and dispatched)
     fence = not known or name in _EFFECTS or name in _HIDDEN_WRITES
     view = name in _HIDDEN_VIEWS or (not writes and any(returned.alias_info is not None for returned in schema.returns))
     if name in _HIDDEN_VIEWS or wait:
         shares = ((0, schema.arguments[0].name),)
-    elif not (shares or writes) and (fence or not dispatched or _is_composite(op)):
+    elif not (shares or writes) and (fence or not dispatched or composite):
         shares = tuple((position, own) for position, own, _ in arguments)  # they may return an argument as it is
     return OpTraits(
         launch=launch,
@@ -227,10 +229,6 @@ def _overload_traits(op: torch._ops.OpOverload) -> OpTraits:
         writes=writes,
         pairing=WAIT_TENSOR if launch or wait else "",
     )
-
-
-def _is_composite(op: torch._ops.OpOverload) -> bool:
-    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
 
 
 def written_arguments(node: fx.Node) -> list[fx.Node]:
@@ -268,17 +266,35 @@ def _launches_of(wait: fx.Node) -> list[fx.Node]:
 
 def group_name(launch: fx.Node) -> str:
     """The name of the process group that a launch runs on."""
-    said = _declaration(launch)
-    if said.group:
-        return said.group
-    names = (said.group_argument,) if said.group_argument else _GROUP_ARGUMENTS
+    fixed = _declaration(launch).group
+    for position, argument in () if fixed else _group_arguments(launch):
+        given = launch.kwargs.get(argument.name, argument.default_value)
+        value = launch.args[position] if position < len(launch.args) else given
+        return value if isinstance(value, str) else str(getattr(value, "group_name", value))
+    return fixed
+
+
+def set_group_name(launch: fx.Node, name: str) -> None:
+    """Let a launch run on another process group.
+
+    Raises:
+        GraphError: it was declared to run always on one group.
+    """
+    if fixed := _declaration(launch).group:
+        raise GraphError(f"{launch.target} was declared to run on group {fixed}, so it cannot run on {name}")
+    for position, argument in _group_arguments(launch):
+        if position < len(launch.args):
+            launch.update_arg(position, name)
+        else:
+            launch.update_kwarg(argument.name, name)
+
+
+def _group_arguments(launch: fx.Node) -> list[tuple[int, Any]]:
+    """The arguments, each with its position, that hold the group of a launch."""
+    said = _declaration(launch).group_argument
+    names = (said,) if said else _GROUP_ARGUMENTS
     schema = launch.target._schema  # type: ignore[union-attr]
-    for position, argument in enumerate(schema.arguments):
-        if argument.name in names:
-            given = launch.kwargs.get(argument.name, argument.default_value)
-            value = launch.args[position] if position < len(launch.args) else given
-            return value if isinstance(value, str) else str(getattr(value, "group_name", value))
-    return ""
+    return [(position, argument) for position, argument in enumerate(schema.arguments) if argument.name in names]
 
 
 def is_operator(target: Any) -> bool:

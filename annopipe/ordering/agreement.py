@@ -21,11 +21,12 @@ __all__ = ["Choice", "agree", "check_same_sequence", "launch_tokens"]
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A problem, the order that was chosen for it, and the name of the policy that chose it."""
+    """A problem, the order that was chosen for it, the name of the policy that chose it, and why."""
 
     problem: OverlapProblem
     order: tuple[int, ...]
     policy: str
+    reason: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +34,7 @@ class _Proposal:
     structure: str = ""
     order: tuple[int, ...] = ()
     policy: str = ""
+    reason: str = ""
     tokens: tuple[str, ...] = ()
     error: str = ""
 
@@ -57,7 +59,7 @@ def agree(choose: Callable[[], Choice], group: dist.ProcessGroup | None) -> Choi
     if mine is None:
         raise OrderError("planning gave neither an order nor an error")
     if all(p.structure == first.structure for p in everyone):
-        return Choice(mine.problem, first.order, first.policy)
+        return Choice(mine.problem, first.order, first.policy, first.reason)
     for rank, other in enumerate(everyone):
         if sorted(other.tokens) != sorted(first.tokens):
             differing = sorted(set(other.tokens) ^ set(first.tokens)) or ["the same ones a different number of times"]
@@ -69,7 +71,7 @@ def agree(choose: Callable[[], Choice], group: dist.ProcessGroup | None) -> Choi
     except OrderError as unfollowed:
         order, error = (), str(unfollowed)
     _raise_if_any("a rank cannot follow the first rank's sequence of collectives", gather(error, group))
-    return Choice(mine.problem, order, first.policy)
+    return Choice(mine.problem, order, first.policy, first.reason)
 
 
 def check_same_sequence(problem: OverlapProblem, order: Sequence[int]) -> None:
@@ -134,7 +136,8 @@ def _propose(choose: Callable[[], Choice]) -> tuple[Choice | None, _Proposal, An
     problem, alias = choice.problem, _aliases(choice.problem)
     nodes = [(n.name, n.kind, alias.get(n.queue), n.operation) for n in problem.nodes]
     structure = hashlib.sha256((repr(nodes) + repr(problem.dependencies)).encode()).hexdigest()
-    return choice, _Proposal(structure, choice.order, choice.policy, launch_tokens(problem, choice.order)), None
+    tokens = launch_tokens(problem, choice.order)
+    return choice, _Proposal(structure, choice.order, choice.policy, choice.reason, tokens), None
 
 
 def _follow(mine: Choice, proposal: _Proposal, tokens: tuple[str, ...]) -> tuple[int, ...]:

@@ -21,15 +21,19 @@ class OverlapPlan:
     Attributes:
         graph: the stage graph with its nodes in the chosen order.
         order: the keys of its nodes, in that order ("F.mm_3").
-        policy: the name of the policy that chose it.
+        policy: the name of the policy that chose it, or the pattern.
+        reason: why this order, if the policy says ("auto" does).
         problem: what the policy saw.  indices: the order as positions in ``problem.nodes``.
     """
 
-    def __init__(self, graph: StageGraph, problem: OverlapProblem, indices: Sequence[int], policy: str) -> None:
+    def __init__(
+        self, graph: StageGraph, problem: OverlapProblem, indices: Sequence[int], policy: str, reason: str = ""
+    ) -> None:
         self.graph = graph
         self.problem = problem
         self.indices = tuple(indices)
         self.policy = policy
+        self.reason = reason
         self._checked = False
 
     @property
@@ -93,7 +97,8 @@ class OverlapPlan:
         return self.graph(values)
 
     def __repr__(self) -> str:
-        return f"OverlapPlan({self.policy}, {len(self.indices)} nodes, lanes {', '.join(self.problem.lanes)})"
+        why = f"; {self.reason}" if self.reason else ""
+        return f"OverlapPlan({self.policy}, {len(self.indices)} nodes, lanes {', '.join(self.problem.lanes)}{why})"
 
     def _need_costs(self) -> None:
         if not self.problem.has_costs:

@@ -4,48 +4,52 @@ The steps: copy the graph (once); describe it as an overlap problem; let the pol
 ranks; prove the order legal; relink the copy in place. Its code is generated once, when it first runs.
 """
 
+import functools
 import operator
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 import torch.distributed as dist
-from torch import fx
 
 from annopipe.costs.node_costs import NodeCosts, as_costs
 from annopipe.errors import AnnopipeError, CostError, GraphError, OrderError
-from annopipe.graphs import meta
-from annopipe.graphs.dependencies import predecessors
-from annopipe.graphs.ops import group_name, is_declared, launch_of
-from annopipe.graphs.regions import place
 from annopipe.graphs.reordering import check_order, relink
 from annopipe.graphs.stage_graph import StageGraph, body
 from annopipe.ordering.agreement import Choice, agree
-from annopipe.ordering.builtin_policies import list_
+from annopipe.ordering.builtin_policies import NEED_COSTS
+from annopipe.ordering.counts_group import move_counts
+from annopipe.ordering.describing import problem_of
+from annopipe.ordering.patterns import apply, parse
 from annopipe.ordering.plan import OverlapPlan, with_costs
-from annopipe.ordering.problem import OverlapNode, OverlapProblem
-from annopipe.ordering.registry import Policy, find
+from annopipe.ordering.problem import OverlapNode, OverlapProblem, ReasonedOrder
+from annopipe.ordering.registry import Policy, find, policies
 
-__all__ = ["overlap", "problem_of"]
+__all__ = ["overlap"]
 
 
 def overlap(
     graph: StageGraph,
-    policy: str | Policy = "list",
+    policy: str | Policy = "auto",
     costs: NodeCosts | Mapping[str, float] | None = None,
     group: dist.ProcessGroup | None = None,
+    *,
+    counts_group: dist.ProcessGroup | None = None,
 ) -> OverlapPlan:
     """Order a combined graph so that its communication hides behind computation. Results cannot change.
 
     Args:
         graph: what ``ap.multiplex`` returned, or any stage graph; it stays as it is.
-        policy: a name from ``ap.policies()``, or a function from an ``OverlapProblem`` to an order of its nodes.
-        costs: seconds per node; needed by "list", by ``plan.timeline`` and by ``plan.lower_bound``.
+        policy: a name from ``ap.policies()``; a pattern, such as ``"B.combine | F.attention ; F.dispatch | B.experts"``
+            (``annopipe.ordering.patterns``); or a function from an ``OverlapProblem`` to an order of its nodes.
+        costs: seconds per node; needed by "auto", "list" and "torch", by ``plan.timeline`` and ``plan.lower_bound``.
         group: the ranks that must end with the same order: all of them call this and get the order of the first.
+        counts_group: another group of the same ranks, to carry the exchanges of counts that the host reads, so that
+            they do not queue behind a large transfer.
 
     Raises:
-        OrderError: unknown policy, an illegal order (the message names the nodes), or ranks with different collectives.
+        OrderError: unknown policy, a pattern that does not fit (the message shows the place), an illegal order (the
+            message names the nodes), or ranks with different collectives.
         CostError: the policy needs costs and there are none, or nodes lack one.
         GraphError: ``graph`` is no stage graph.
 
@@ -62,55 +66,37 @@ def overlap(
             return prepared()
 
     def prepared() -> Choice:
-        name, function = find(policy)
+        name, function = _found(policy)
         chosen.append(_checked_graph(graph).copy())
         problem = problem_of(chosen[0])
+        if counts_group is not None:
+            problem = move_counts(chosen[0], problem, counts_group)
         if costs is not None:
             problem = with_costs(problem, as_costs(costs))
-        elif function is list_:
+        elif function in NEED_COSTS:
             raise CostError(
                 f"policy {name!r} needs costs: pass costs=ap.costs.measure(graph, values) or ap.costs.load(path), "
                 "or use a policy without costs, such as 'alternate'"
             )
         with _explained(f"policy {name!r}"):
-            order = _indices(problem, name, function(problem))
+            answer = function(problem)
+            order = _indices(problem, name, answer)
         check_order(problem.nodes, order, problem.dependencies)
-        return Choice(problem, tuple(order), name)
+        return Choice(problem, tuple(order), name, answer.reason if isinstance(answer, ReasonedOrder) else "")
 
     agreed = agree(choose, group)
     own, nodes = chosen[0], body(chosen[0].graph)
     check_order(nodes, agreed.order, agreed.problem.dependencies)
     relink(own.graph, [nodes[index] for index in agreed.order])
-    return OverlapPlan(own, agreed.problem, agreed.order, agreed.policy)
+    return OverlapPlan(own, agreed.problem, agreed.order, agreed.policy, agreed.reason)
 
 
-def problem_of(graph: StageGraph) -> OverlapProblem:
-    """The overlap problem of a graph, without costs: its nodes in program order and what must come before each."""
-    nodes = body(graph.graph)
-    places = [meta.placement(node) for node in nodes]
-    if None in places:
-        place(graph)
-    index = {node: number for number, node in enumerate(nodes)}
-    described = []
-    for number, node in enumerate(nodes):
-        at = places[number] or meta.placed(node)
-        launch = launch_of(node) if at.kind == "wait" else None
-        waits = launch is not None and launch in index
-        described.append(
-            OverlapNode(
-                index=number,
-                name=at.key,
-                region=at.region,
-                kind="compute" if at.kind == "wait" and not waits else at.kind,
-                lane=at.lane,
-                phase=at.phase,
-                queue=group_name(node) if at.kind == "launch" else "",
-                launch=index[launch] if launch is not None and waits else -1,
-                operation=_operation(node) if at.kind == "launch" else "",
-            )
-        )
-    before = tuple(tuple(earlier) for earlier in predecessors(nodes))
-    return OverlapProblem(tuple(described), before, has_costs=False)
+def _found(policy: str | Policy) -> tuple[str, Policy]:
+    """A policy's name and function; a text with the signs of the pattern language is a pattern."""
+    if isinstance(policy, str) and policy not in policies() and any(sign in policy for sign in ".;|"):
+        pattern = parse(policy)
+        return str(pattern), functools.partial(apply, pattern=pattern)
+    return find(policy)
 
 
 def _checked_graph(graph: Any) -> StageGraph:
@@ -120,19 +106,6 @@ def _checked_graph(graph: Any) -> StageGraph:
         f"overlap takes a stage graph, got {type(graph).__name__}: pass what ap.multiplex returned, or graphs.forward "
         "or graphs.backward of a trace"
     )
-
-
-def _operation(node: fx.Node) -> str:
-    """A collective and what all ranks must have in common: its data type, reduction and the like."""
-    fixed = [a for a in (*node.args, *node.kwargs.values()) if isinstance(a, str) and a != group_name(node)]
-    fake = meta.value(node)
-    texts = [str(node.target), str(getattr(fake, "dtype", ""))]
-    uneven = "all_to_all" in texts[0] or "exchange" in texts[0] or is_declared(node)
-    if not uneven and isinstance(fake, torch.Tensor):
-        texts += [
-            str(extent) for extent in fake.shape if isinstance(extent, int)
-        ]  # other shapes would not fit together
-    return " ".join([*texts, *fixed])
 
 
 def _indices(problem: OverlapProblem, name: str, order: Sequence[Any]) -> list[int]:

@@ -8,12 +8,12 @@ import dataclasses
 import functools
 import heapq
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from annopipe.errors import OrderError
 from annopipe.simulation import Network, Task, makespan
 
-__all__ = ["OverlapNode", "OverlapProblem"]
+__all__ = ["OverlapNode", "OverlapProblem", "ReasonedOrder"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -162,6 +162,18 @@ class OverlapProblem:
             stuck = [self.nodes[i].name for i, count in enumerate(missing) if count > 0]
             raise OrderError(f"no order is legal: {', '.join(stuck[:5])} wait for each other")
         return order
+
+
+class ReasonedOrder(list[int]):
+    """An order that says why it is the one; a policy may return it, and the plan then has the reason.
+
+    >>> ReasonedOrder([0, 1], "nothing to hide").reason
+    'nothing to hide'
+    """
+
+    def __init__(self, order: Iterable[int], reason: str) -> None:
+        super().__init__(order)
+        self.reason = reason
 
 
 def _task(node: OverlapNode, *, launch: int, after: tuple[int, ...]) -> Task:

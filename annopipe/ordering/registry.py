@@ -1,7 +1,7 @@
 """Overlap policies by name: the one registry beside that of declared operators (``annopipe.graphs.declared_ops``)."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from annopipe.errors import OrderError
 from annopipe.ordering.problem import OverlapProblem
@@ -9,11 +9,12 @@ from annopipe.ordering.problem import OverlapProblem
 __all__ = ["Policy", "find", "forget", "policies", "policy"]
 
 Policy = Callable[[OverlapProblem], Sequence[Any]]
+F = TypeVar("F", bound=Policy)
 
 _POLICIES: dict[str, Policy] = {}
 
 
-def policy(function: Policy) -> Policy:
+def policy(function: F) -> F:
     """Register a policy under its function's name; ``ap.overlap(graph, policy="program_order")`` finds it.
 
     Defining the function again, as in a notebook, replaces it.

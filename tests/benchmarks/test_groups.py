@@ -259,7 +259,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         for rank in range(RANKS)
     ]
     try:
-        said = [worker.communicate(timeout=120)[0] for worker in workers]
+        said = [worker.communicate(timeout=400)[0] for worker in workers]
     finally:
         for worker in workers:
             worker.kill()

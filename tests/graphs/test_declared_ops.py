@@ -14,7 +14,15 @@ import annopipe as ap
 from annopipe.graphs import meta
 from annopipe.graphs.declared_ops import Declared, declared
 from annopipe.graphs.dependencies import predecessors
-from annopipe.graphs.ops import group_name, has_effect, is_declared, launch_of, note_declarations, traits
+from annopipe.graphs.ops import (
+    group_name,
+    has_effect,
+    is_declared,
+    launch_of,
+    note_declarations,
+    set_group_name,
+    traits,
+)
 from annopipe.graphs.ports import Port
 from annopipe.graphs.stage_graph import StageGraph, body
 from tests.graphs.helpers import check_against_eager
@@ -129,6 +137,19 @@ def test_the_group_comes_from_an_argument_its_default_or_is_fixed(x: fx.Node) ->
         assert group_name(call(ops.start.default, x)) == "ep"
     with ap.register_comm(ops.start_two):
         assert group_name(call(ops.start_two.default, x, 3, "c")) == "c"
+
+
+def test_a_group_that_an_argument_holds_can_be_changed(x: fx.Node) -> None:
+    with ap.register_comm(ops.start, group="where"):
+        for launch in (call(ops.start.default, x, "a"), call(ops.start.default, x)):
+            set_group_name(launch, "b")
+            assert group_name(launch) == "b"
+
+
+def test_a_fixed_group_cannot_be_changed(x: fx.Node, group_of_one: dist.ProcessGroup) -> None:
+    ap.register_comm(ops.start, group=group_of_one)
+    with pytest.raises(ap.GraphError, match="was declared to run on group .*, so it cannot run on b"):
+        set_group_name(call(ops.start.default, x), "b")
 
 
 def test_a_process_group_may_be_given_itself_or_by_name(x: fx.Node, group_of_one: dist.ProcessGroup) -> None:

@@ -256,3 +256,44 @@ def test_a_group_of_ones_own_changes_nothing(tmp_path) -> None:
         tmp_path,
     )
     assert [text.strip() for text in outputs] == ["[2.0, 2.0]"] * 2
+
+
+def test_counts_travel_on_a_group_of_their_own(tmp_path) -> None:
+    outputs = _run(
+        """
+        from annopipe.models import tiny_stage
+        stage, (x,) = tiny_stage()
+        graphs = ap.trace(stage, (x,))
+        x = torch.randn(x.shape, generator=torch.Generator().manual_seed(rank))
+        world, counts = dist.group.WORLD, dist.new_group([0, 1])
+        plans = [ap.overlap(graphs.forward, "alternate", group=world, counts_group=c) for c in (None, counts)]
+        values = {**graphs.bind(stage), **graphs.bind_inputs(x)}
+        plain, apart = (plan.run(values) for plan in plans)
+        print(all(torch.equal(v, apart[k]) for k, v in plain.items() if isinstance(v, torch.Tensor)))
+        for plan in plans:
+            print([n.queue == counts.group_name for n in plan.problem.nodes if n.kind == "launch"])
+        """,
+        tmp_path,
+    )
+    once, apart = "False, False, False", "True, False, False"
+    assert [text.split("\n")[:3] for text in outputs] == [["True", f"[{once}, {once}]", f"[{apart}, {apart}]"]] * 2
+
+
+def test_a_counts_group_of_other_ranks_is_refused(tmp_path) -> None:
+    outputs = _run(
+        """
+        from annopipe.models import tiny_stage
+        graphs = ap.trace(*tiny_stage())
+        alone = [dist.new_group([0]), dist.new_group([1])]
+        for group in (alone[rank], alone[1 - rank]):
+            try:
+                ap.overlap(graphs.forward, policy="alternate", counts_group=group)
+            except ap.OrderError as error:
+                print(error)
+        """,
+        tmp_path,
+    )
+    for rank, text in enumerate(outputs):
+        first, second = text.strip().split("\n")
+        assert f"exchanges counts between ranks [0, 1], and counts_group has ranks [{rank}]" in first
+        assert "give a process group, as dist.new_group returns to its members" in second

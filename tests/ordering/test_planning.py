@@ -188,6 +188,6 @@ def test_a_policy_may_return_numpy_integers(pair: tuple[ap.StageGraph, dict]) ->
 
 def test_something_else_than_a_function_cannot_be_a_policy() -> None:
     with pytest.raises(ap.OrderError, match="a policy is a function"):
-        ap.policy(3)  # type: ignore[arg-type]
+        ap.policy(3)  # type: ignore[type-var]
     with pytest.raises(ap.OrderError, match="no overlap policy"):
         ap.overlap(ap.trace(nn.Linear(2, 2), (torch.ones(1, 2),)).forward, policy=["list"])  # type: ignore[arg-type]

@@ -1,7 +1,23 @@
 """The policies that come with annopipe, one file each; importing this package registers them."""
 
 from annopipe.ordering.builtin_policies.alternate import alternate
+from annopipe.ordering.builtin_policies.auto import auto
 from annopipe.ordering.builtin_policies.list_scheduling import list_
+from annopipe.ordering.builtin_policies.published import DUALPIPE, MEGATRON, dualpipe, megatron
 from annopipe.ordering.builtin_policies.sequential import sequential
+from annopipe.ordering.builtin_policies.torch_overlap import torch_
 
-__all__ = ["alternate", "list_", "sequential"]
+__all__ = [
+    "DUALPIPE",
+    "MEGATRON",
+    "NEED_COSTS",
+    "alternate",
+    "auto",
+    "dualpipe",
+    "list_",
+    "megatron",
+    "sequential",
+    "torch_",
+]
+
+NEED_COSTS = frozenset({auto, list_, torch_})

@@ -10,6 +10,7 @@ message is small.
 from collections import deque
 
 from annopipe.ordering.adjustments import waits_late
+from annopipe.ordering.host_reads import count_exchanges, counts_early
 from annopipe.ordering.problem import OverlapProblem
 from annopipe.ordering.registry import policy
 
@@ -23,7 +24,7 @@ def alternate(problem: OverlapProblem) -> list[int]:
     for index in waits_late(problem, range(len(problem.nodes))):
         queues[problem.nodes[index].lane].append(index)
     missing = [len(earlier) for earlier in problem.dependencies]
-    for_host = _launches_for_the_host(problem)
+    for_host = count_exchanges(problem)
     order: list[int] = []
     while any(queues.values()):
         for queue in queues.values():
@@ -34,19 +35,4 @@ def alternate(problem: OverlapProblem) -> list[int]:
                     missing[user] -= 1
                 if problem.nodes[index].kind == "launch" and index not in for_host:
                     break
-    return order
-
-
-def _launches_for_the_host(problem: OverlapProblem) -> set[int]:
-    """Launches whose result a host read of their lane needs before the lane's next launch."""
-    last: dict[str, int] = {}  # the latest launch of each lane
-    behind: dict[str, set[int]] = {}  # what depends on it
-    found: set[int] = set()
-    for node in problem.nodes:
-        if node.kind == "launch":
-            last[node.lane], behind[node.lane] = node.index, {node.index}
-        elif node.lane in last and not behind[node.lane].isdisjoint(problem.dependencies[node.index]):
-            behind[node.lane].add(node.index)
-            if node.kind == "host":
-                found.add(last[node.lane])
-    return found
+    return counts_early(problem, order)

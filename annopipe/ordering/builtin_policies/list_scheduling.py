@@ -1,24 +1,22 @@
 """``list``: list scheduling on two resources, the issuing thread and the link.
 
-At every moment the thread takes, of the nodes whose dependencies are met, a launch if there is one, else the
-computation with the longest path still behind it, transfers included. So launches go early; a wait is only issued
-once its transfer is over or nothing else is left to run; and weight gradients, which nothing depends on, fill the
-gaps.
+Greedy (``annopipe.ordering.greedy``), with the longest path still behind a node as its priority, transfers included.
+So launches go early, and weight gradients, which nothing depends on, fill the gaps.
 
-One rule for "longest" does not fit all graphs, so a few are tried in simulation and the shortest order is kept;
-program order and ``alternate`` are among the candidates, so list scheduling is never slower than these.
+One rule for "longest" does not fit all graphs, so a few are tried in simulation and the shortest order is kept, at
+once if it is within 0.2% of the lower bound; program order and ``alternate`` are among the candidates, so otherwise
+list scheduling is never slower than these.
 Source: list scheduling, Graham (1969); critical-path priorities, Hu (1961).
 """
 
 import dataclasses
-import heapq
 import math
-from collections.abc import Sequence
 
 from annopipe.ordering.adjustments import waits_late
 from annopipe.ordering.bounds import lower_bound
 from annopipe.ordering.builtin_policies.alternate import alternate
 from annopipe.ordering.builtin_policies.sequential import sequential
+from annopipe.ordering.greedy import greedy_order, path_lengths
 from annopipe.ordering.problem import OverlapProblem
 from annopipe.ordering.registry import policy
 
@@ -54,7 +52,7 @@ def list_(problem: OverlapProblem) -> list[int]:
     best, shortest = list(range(len(problem.nodes))), math.inf
     for number in range(tries + 2):
         if number < tries:
-            order = _schedule(problem, _priorities(problem, _RULES[number]))
+            order = greedy_order(problem, _priorities(problem, _RULES[number]))
         else:
             order = list(alternate(problem) if number == tries else sequential(problem))
         order = waits_late(problem, order)
@@ -67,56 +65,10 @@ def list_(problem: OverlapProblem) -> list[int]:
 
 
 def _priorities(problem: OverlapProblem, rule: _Rule) -> list[float]:
-    """Seconds from the start of a node to the end of the longest chain behind it, as the rule weighs them."""
-    longest = [0.0] * len(problem.nodes)
-    for node in reversed(problem.nodes):
-        behind = max((longest[user] for user in problem.successors[node.index]), default=0.0)
-        own = node.issue + node.cost * rule.transfer_weight if node.kind == "launch" else node.cost
-        longest[node.index] = behind + own
+    """Seconds behind each node, as the rule weighs them."""
+    longest = path_lengths(problem, rule.transfer_weight)
     if rule.lane_offset:
         scale = rule.lane_offset * max(longest, default=0.0)
         rank = {lane: number for number, lane in enumerate(problem.lanes)}
         longest = [value - scale * rank[problem.nodes[i].lane] for i, value in enumerate(longest)]
     return longest
-
-
-def _schedule(problem: OverlapProblem, priority: Sequence[float]) -> list[int]:
-    nodes = problem.nodes
-    missing = [len(earlier) for earlier in problem.dependencies]
-    launches: list[tuple[float, int]] = []
-    ready: list[tuple[float, int]] = []
-    waiting: list[tuple[float, int]] = []  # by the end of their transfer
-    arrival: dict[int, float] = {}
-    order: list[int] = []
-    links: dict[str, float] = {}  # when each link is free again
-    clock = 0.0
-
-    def push(index: int) -> None:
-        if nodes[index].kind == "wait":
-            heapq.heappush(waiting, (arrival[nodes[index].launch], index))
-        else:
-            heapq.heappush(launches if nodes[index].kind == "launch" else ready, (-priority[index], index))
-
-    def issue(index: int) -> None:
-        order.append(index)
-        for user in problem.successors[index]:
-            missing[user] -= 1
-            if missing[user] == 0:
-                push(user)
-
-    for index, count in enumerate(missing):
-        if count == 0:
-            push(index)
-    while launches or ready or waiting:
-        if waiting and (waiting[0][0] <= clock or not (launches or ready)):
-            end, index = heapq.heappop(waiting)
-            clock = max(clock, end)
-        else:
-            _, index = heapq.heappop(launches or ready)
-            node = nodes[index]
-            clock += node.thread_time
-            if node.kind == "launch":
-                link = "" if problem.network.shared_link else node.queue
-                links[link] = arrival[index] = max(clock, links.get(link, 0.0)) + node.cost
-        issue(index)
-    return order
