@@ -209,7 +209,7 @@ def _overload_traits(op: torch._ops.OpOverload) -> OpTraits:
     launch = name in _LAUNCHES or name in _INPLACE_LAUNCHES
     wait = name in _WAITS
     dispatched = torch._C._dispatch_has_kernel(op.name())  # not so are operators of TorchScript alone
-    composite = torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
+    composite = dispatched and torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
     known = launch or wait or (op.namespace in _PURE_NAMESPACES and dispatched)
     fence = not known or name in _EFFECTS or name in _HIDDEN_WRITES
     view = name in _HIDDEN_VIEWS or (not writes and any(returned.alias_info is not None for returned in schema.returns))
