@@ -17,7 +17,9 @@ if TYPE_CHECKING:
         RewriteError,
         ScheduleError,
     )
+    from annopipe.graphs.declared_ops import forget_operator, register_comm, register_pure
     from annopipe.graphs.extraction import extract
+    from annopipe.graphs.foreign_tags import UPSTREAM_TAGS, ForeignTag
     from annopipe.graphs.multiplexing import into_lane, multiplex, out_of_lane
     from annopipe.graphs.ports import Port
     from annopipe.graphs.regions import region_table
@@ -45,6 +47,7 @@ _EXPORTS = {
     "nano_batch": "annopipe.annotate",
     "nano_batches": "annopipe.annotate",
     "region": "annopipe.annotate",
+    "ForeignTag": "annopipe.graphs.foreign_tags",
     "LowerBound": "annopipe.ordering.bounds",
     "NodeCosts": "annopipe.costs.node_costs",
     "OverlapPlan": "annopipe.ordering.plan",
@@ -53,7 +56,9 @@ _EXPORTS = {
     "StageGraph": "annopipe.graphs.stage_graph",
     "StageGraphs": "annopipe.graphs.stage_graphs",
     "Timeline": "annopipe.simulation",
+    "UPSTREAM_TAGS": "annopipe.graphs.foreign_tags",
     "extract": "annopipe.graphs.extraction",
+    "forget_operator": "annopipe.graphs.declared_ops",
     "into_lane": "annopipe.graphs.multiplexing",
     "multiplex": "annopipe.graphs.multiplexing",
     "out_of_lane": "annopipe.graphs.multiplexing",
@@ -61,6 +66,8 @@ _EXPORTS = {
     "policies": "annopipe.ordering.registry",
     "policy": "annopipe.ordering.registry",
     "region_table": "annopipe.graphs.regions",
+    "register_comm": "annopipe.graphs.declared_ops",
+    "register_pure": "annopipe.graphs.declared_ops",
     "reorder": "annopipe.graphs.reordering",
     "simulate": "annopipe.simulation",
     "trace": "annopipe.graphs.tracing",
@@ -69,9 +76,11 @@ _EXPORTS = {
 _SUBMODULES = frozenset({"costs"})
 
 __all__ = [
+    "UPSTREAM_TAGS",
     "AnnopipeError",
     "CaptureError",
     "CostError",
+    "ForeignTag",
     "GraphError",
     "LowerBound",
     "NodeCosts",
@@ -88,6 +97,7 @@ __all__ = [
     "comm",
     "costs",
     "extract",
+    "forget_operator",
     "into_lane",
     "multiplex",
     "nano_batch",
@@ -98,6 +108,8 @@ __all__ = [
     "policy",
     "region",
     "region_table",
+    "register_comm",
+    "register_pure",
     "reorder",
     "simulate",
     "trace",

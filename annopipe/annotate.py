@@ -23,7 +23,16 @@ import torch.fx.traceback as fx_traceback
 from annopipe import pytrees
 from annopipe.errors import GraphError
 
-__all__ = ["KIND_KEY", "LANE_KEY", "REGION_KEY", "comm", "nano_batch", "nano_batches", "region"]
+__all__ = [
+    "KIND_KEY",
+    "LANE_KEY",
+    "REGION_KEY",
+    "check_name",
+    "comm",
+    "nano_batch",
+    "nano_batches",
+    "region",
+]
 
 REGION_KEY = "annopipe"
 KIND_KEY = "annopipe_kind"
@@ -50,7 +59,7 @@ def region(name: str) -> Iterator[None]:
     ...     return x
     """
     if not _tracing():
-        _check_name(name)
+        check_name(name)
         yield
         return
     with fx_traceback.annotate({REGION_KEY: _path(name), KIND_KEY: "compute"}):
@@ -64,7 +73,7 @@ def comm(name: str) -> Iterator[None]:
     Same names, nesting and errors as ``region``; the nodes also carry the kind "comm".
     """
     if not _tracing():
-        _check_name(name)
+        check_name(name)
         yield
         return
     with fx_traceback.annotate({REGION_KEY: _path(name), KIND_KEY: "comm"}):
@@ -120,7 +129,12 @@ def _tracing() -> bool:
     return torch.compiler.is_compiling() or fx_traceback.has_preserved_node_meta()
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
+    """Check that a region can be called ``name``.
+
+    Raises:
+        GraphError: it cannot.
+    """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise GraphError(
             f"region name {name!r}: use letters, digits and _ - [ ], with / between the levels of a path, "
@@ -131,7 +145,7 @@ def _check_name(name: str) -> None:
 @torch.compiler.assume_constant_result
 def _path(name: str) -> str:
     """The full path of ``name`` inside the open regions; a constant for Dynamo, which runs this as Python."""
-    _check_name(name)
+    check_name(name)
     outer = fx_traceback.get_current_meta().get("custom", {}).get(REGION_KEY)
     return f"{outer}/{name}" if outer else name
 

@@ -18,6 +18,7 @@ PACKAGES = ("annopipe", "rewriters", "benchmarks")
 ADAPTERS = {
     "annopipe/graphs/capture.py": "torch._functorch (joint graph, partitioner), torch._subclasses (fake tensors)",
     "annopipe/graphs/eager_kernels.py": "torch._C and torch._ops (Python kernels that only tracing uses)",
+    "annopipe/graphs/operators.py": "torch._ops, torch._C (operators that users name, and their schemas)",
     "annopipe/graphs/ops.py": "torch._ops (what kind of operator a node calls)",
     "annopipe/graphs/process_groups.py": "the name under which functional collectives find a group",
     "annopipe/models/exchange.py": "torch.distributed._functional_collectives (registers the gradient of waiting)",

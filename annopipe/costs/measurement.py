@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import fx
 
+from annopipe.costs.completion import Completion, declared_waits, made_of
 from annopipe.costs.node_costs import NodeCosts
 from annopipe.errors import CostError
 from annopipe.graphs import meta
@@ -29,20 +30,28 @@ __all__ = ["LaunchCall", "measure", "record_launches"]
 
 @dataclasses.dataclass(frozen=True)
 class LaunchCall:
-    """A collective with the arguments that a run gave it, so that it can be repeated."""
+    """A collective with the arguments that a run gave it, so that it can be repeated.
 
-    target: Callable[..., torch.Tensor]
+    completion: waits for the launch's result; ``wait_for`` if it is None.
+    """
+
+    target: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     queue: str
+    completion: Callable[[Any], None] | None = None
 
     def launch(self) -> Any:
         """Start the transfer; the result must be waited for."""
         return self.target(*self.args, **self.kwargs)
 
+    def wait(self, launched: Any) -> None:
+        """Wait for what ``launch`` returned."""
+        (self.completion or wait_for)(launched)
+
     def run(self) -> None:
         """Start the transfer and wait for it."""
-        wait_for(self.launch())
+        self.wait(self.launch())
 
 
 def measure(
@@ -96,9 +105,8 @@ def record_launches(graph: StageGraph, values: Mapping[str, Any]) -> dict[str, L
 
 
 def wait_for(launched: Any) -> None:
-    """Wait for a launch's result: one tensor, or several."""
-    for tensor in launched if isinstance(launched, (list, tuple)) else [launched]:
-        torch.ops._c10d_functional.wait_tensor(tensor)
+    """Wait with PyTorch's own operator for a launch's result: one tensor, or several."""
+    tree_map_only(torch.Tensor, torch.ops._c10d_functional.wait_tensor, launched)
 
 
 class _NodeRun:
@@ -111,11 +119,14 @@ class _NodeRun:
         self._attributes = graph.attributes
         self._synchronise = _synchroniser(self._values.values())
         last_use = _last_uses(graph.graph)
+        self._waits = declared_waits(graph.graph)
+        held = {source for waits in self._waits.values() for node in made_of(waits) for source in node.all_input_nodes}
         with torch.no_grad():
             for node in body(graph.graph):
                 self._run(node)
                 for done in last_use.get(node, ()):
-                    self._values.pop(done, None)
+                    if done not in held:
+                        self._values.pop(done, None)
 
     def _run(self, node: fx.Node) -> None:
         at = meta.placement(node)
@@ -131,7 +142,9 @@ class _NodeRun:
             own_args, own_kwargs = args, kwargs
             if traits(node).writes:  # repeating the call must not change the run's values
                 own_args, own_kwargs = tree_map_only(torch.Tensor, torch.clone, (args, kwargs))
-            self.calls[key] = LaunchCall(node.target, own_args, own_kwargs, group_name(node))
+            waits = self._waits.get(node)
+            completion = None if waits is None else Completion(node, tuple(waits), self._values)
+            self.calls[key] = LaunchCall(node.target, own_args, own_kwargs, group_name(node), completion)
         self._synchronise()
         start = time.perf_counter()
         self._values[node] = node.target(*args, **kwargs)
@@ -168,7 +181,7 @@ def _transfer_seconds(call: LaunchCall, repeat: int, warmup: int) -> tuple[float
         start = time.perf_counter()
         launched = call.launch()
         started = time.perf_counter()
-        wait_for(launched)
+        call.wait(launched)
         synchronise()
         issued.append(started - start)
         moved.append(time.perf_counter() - started)

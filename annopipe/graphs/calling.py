@@ -22,6 +22,7 @@ from annopipe.graphs.attributes import SideEffects
 from annopipe.graphs.capture import foreign_tensors_as_constants
 from annopipe.graphs.cleanup import BOUNDARY_KEY
 from annopipe.graphs.hit_loops import HitLoops
+from annopipe.graphs.module_paths import recorded_module_paths
 from annopipe.graphs.random_state import noticed_draws
 from annopipe.graphs.stage_graphs import OutputLayout
 
@@ -65,7 +66,7 @@ class TracedCall(nn.Module):
     def _run(self, own: dict[str, Any], targets: dict[str, Any]) -> tuple[Any, torch.Tensor | None]:
         module = self.get_submodule(INNER)
         call = self._arguments.rebuild(own)
-        with _joined(self._tied), _put_back(module):
+        with _joined(self._tied), _put_back(module), recorded_module_paths(module):
             result = module(*call.args, **call.kwargs)
             loss = None if self._loss_fn is None else self._loss_fn(result, *self._target.rebuild(targets).args)
         if self._loss_fn is not None and (not isinstance(loss, torch.Tensor) or loss.dim() != 0):

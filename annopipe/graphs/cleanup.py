@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from annopipe.graphs import meta
+from annopipe.graphs.declared_ops import WAIT_TENSOR
 from annopipe.graphs.ops import launch_of, traits
 
 __all__ = ["BOUNDARY_KEY", "clean_joint_graph"]
@@ -36,5 +37,5 @@ def _is_artefact(node: fx.Node) -> bool:
         return True  # graphs run without autograd, so a detach is the tensor itself
     if node.target is _aten.clone.default and BOUNDARY_KEY in meta.custom_tags(node):
         return not meta.is_traced_in_backward(node)  # without gradients, nodes have no side
-    waits_for_nothing = traits(node).wait and launch_of(node) is None
+    waits_for_nothing = traits(node).pairing == WAIT_TENSOR and traits(node).wait and launch_of(node) is None
     return waits_for_nothing and traits(node.all_input_nodes[0]).wait

@@ -5,7 +5,7 @@ Mutation     on each storage (views share their base's), reads and writes keep t
              its input until its wait, and a wait counts as a write, so that nobody reads a buffer that is being filled.
 Random       operations that draw random numbers keep their program order: the generator is one sequence.
 Fence        nothing moves across an operation that is not understood (``annopipe.graphs.ops``), nor across a write to
-             an input or a constant.
+             an input or a constant, nor across a declared wait whose launch is not in the graph.
 
 Where storages cannot be told apart, they count as one: two tensors that one operation writes, what an operation that
 is not understood takes and returns, an operation that may or may not return its argument, and all inputs.
@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from torch import fx
 
+from annopipe.graphs.declared_ops import WAIT_TENSOR
 from annopipe.graphs.ops import is_getitem, launch_of, sharing_arguments, traits, written_arguments
 
 __all__ = ["predecessors"]
@@ -27,7 +28,7 @@ def predecessors(nodes: Sequence[fx.Node]) -> list[list[int]]:
     """
     position = {node: index for index, node in enumerate(nodes)}
     before = [[position[n] for n in node.all_input_nodes if n in position] for node in nodes]
-    fences = {index for index, node in enumerate(nodes) if traits(node).fence}
+    fences = {index for index, node in enumerate(nodes) if _is_fence(node)}
     contested = [n for node in nodes for n in written_arguments(node)] + [n for n in nodes if _read_unfinished(n)]
     if contested:
         storages = _Storages(nodes)
@@ -64,7 +65,9 @@ def _keep_storages_in_order(
         if traits(node).launch:
             filling.update(dict.fromkeys(writes, node))
         launch = launch_of(node)
-        if launch is None and traits(node).wait:  # for the argument of an in-place launch: its wait, too
+        if (
+            launch is None and traits(node).wait and node.all_input_nodes
+        ):  # for the argument of an in-place launch: its wait, too
             launch = filling.get(storages.of(node.all_input_nodes[0]))
         if launch is not None:  # the transfer ends here: it read the launch's inputs and wrote its result until now
             touched |= {storages.of(n) for n in launch.all_input_nodes}
@@ -89,6 +92,15 @@ def _read_unfinished(node: fx.Node) -> bool:
     """Whether a launch's result is used directly, so that only program order says that its wait came before."""
     users = [u for user in node.users for u in (user.users if is_getitem(user) else [user])]
     return traits(node).launch and any(launch_of(user) is None for user in users)
+
+
+def _is_fence(node: fx.Node) -> bool:
+    """Whether nothing moves across: also a declared wait for what no launch of the graph has started.
+
+    PyTorch's own wait does nothing then.
+    """
+    known = traits(node)
+    return known.fence or (known.wait and known.pairing != WAIT_TENSOR and launch_of(node) is None)
 
 
 class _Storages:

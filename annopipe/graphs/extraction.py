@@ -18,7 +18,7 @@ from torch import fx
 
 from annopipe.errors import GraphError
 from annopipe.graphs import meta
-from annopipe.graphs.ops import is_getitem, traits
+from annopipe.graphs.ops import is_getitem, launch_of, traits
 from annopipe.graphs.ports import Port
 from annopipe.graphs.stage_graph import StageGraph, add_input, copy_nodes, input_nodes, output_nodes
 
@@ -51,6 +51,7 @@ def extract(
     for node in [*supplied, *roots]:
         _refuse_uncarriable(source, node)
     needed = ancestors([*roots, *keep], stop=supplied)
+    needed |= ancestors(_completing(source, needed - supplied.keys()), stop=supplied)
 
     graph, environment, ports = fx.Graph(), dict[fx.Node, fx.Node](), list[Port]()
     own = zip(source.inputs, input_nodes(source.graph), strict=True)
@@ -92,10 +93,15 @@ def _endpoint(source: StageGraph, item: str | Endpoint) -> tuple[Port, Any]:
     raise GraphError(f"extract: no output port {item!r}; there are {', '.join(port.name for port in source.outputs)}")
 
 
+def _completing(source: StageGraph, needed: set[fx.Node]) -> list[fx.Node]:
+    """The waits without a result, which nothing needs but the order, of launches that are needed."""
+    return [node for node in source.graph.nodes if traits(node).stays and launch_of(node) in needed]
+
+
 def _refuse_uncarriable(source: StageGraph, node: fx.Node) -> None:
     if node.graph is not source.graph:
         raise GraphError(f"extract: {node.name} is a node of another graph")
-    if traits(node).launch:
+    if traits(node).launch and not any(traits(user).stays for user in node.users):
         raise GraphError(f"cut at the launch {node.name}: its value is not ready; cut at its wait")
     if isinstance(meta.value(node), (list, tuple)) and not is_getitem(node):
         raise GraphError(f"cut at {node.name}, which yields several values: cut at the items that are used")

@@ -1,10 +1,13 @@
 """The only module that touches ``node.meta``: typed access to what tracing and annopipe write there.
 
 Keys that PyTorch writes: ``val`` (the fake value), ``custom`` (annotations), ``desc`` (what an AOT input or output is),
-``partitioner_tag`` (which side of the joint graph an op was traced on). Ours: ``annopipe`` holds one ``Placement``.
+``partitioner_tag`` (which side of the joint graph an op was traced on), ``seq_nr`` (the autograd node that an op made
+or ran in), ``nn_module_stack`` (of front ends that keep one). Ours: ``annopipe`` holds one ``Placement``,
+``annopipe_declaration`` one ``Declaration``.
 """
 
 import dataclasses
+import re
 from typing import Any
 
 import torch
@@ -12,24 +15,37 @@ from torch import fx
 
 from annopipe.annotate import KIND_KEY, LANE_KEY, REGION_KEY
 from annopipe.errors import GraphError
+from annopipe.graphs.declared_ops import Declaration
+from annopipe.graphs.module_paths import MODULE_KEY
 
 __all__ = [
     "Placement",
     "custom_tags",
+    "declaration",
     "is_traced_in_backward",
     "is_traced_in_forward",
+    "module_path",
     "placed",
     "placement",
+    "sequence_number",
+    "set_declaration",
     "set_placement",
+    "set_tag",
     "set_value",
     "size_bytes",
     "tag_kind",
     "tag_lane",
     "tag_region",
+    "tag_rule",
     "value",
 ]
 
 _PLACEMENT = "annopipe"
+_DECLARATION = "annopipe_declaration"
+_RULE = "annopipe_rule"
+_MODULE_FQN = "module_fqn"  # torchtitan's annotation
+_SELF = re.compile(r"^(L\['self'\]|self)\.?")
+_ITEM = re.compile(r"(?:\._modules)?\[['\"]?(\w+)['\"]?\]")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,6 +79,32 @@ def tag_region(node: fx.Node) -> str:
 def tag_kind(node: fx.Node) -> str:
     """Returns "comm" inside ``ap.comm``, "compute" inside ``ap.region``, "" outside."""
     return str(custom_tags(node).get(KIND_KEY, ""))
+
+
+def tag_rule(node: fx.Node) -> str:
+    """How the node got its tag: "tag", or the rule that made one from what other code says about it."""
+    return str(custom_tags(node).get(_RULE, "tag"))
+
+
+def set_tag(node: fx.Node, region: str, kind: str, rule: str) -> None:
+    """Tag a node as ``ap.region`` or ``ap.comm`` would have, and record by which rule."""
+    node.meta["custom"] = {**custom_tags(node), REGION_KEY: region, KIND_KEY: kind, _RULE: rule}
+
+
+def module_path(node: fx.Node) -> str:
+    """The dotted path of the innermost module whose forward made the node, or ""."""
+    custom = custom_tags(node)
+    if path := custom.get(_MODULE_FQN) or custom.get(MODULE_KEY):
+        return str(path)
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    path = next((str(entry[0]) for entry in reversed(stack.values())), "")
+    return _ITEM.sub(r".\1", _SELF.sub("", path))
+
+
+def sequence_number(node: fx.Node) -> int | None:
+    """The number that a forward node shares with the backward nodes of its autograd function."""
+    number = node.meta.get("seq_nr")
+    return None if number is None else int(number)
 
 
 def tag_lane(node: fx.Node) -> str:
@@ -111,6 +153,16 @@ def placed(node: fx.Node) -> Placement:
 def set_placement(node: fx.Node, place: Placement) -> None:
     """Record the node's placement."""
     node.meta[_PLACEMENT] = place
+
+
+def declaration(node: fx.Node) -> Declaration | None:
+    """What was declared of the node's operator when it was traced; None before that is noted."""
+    return node.meta.get(_DECLARATION)
+
+
+def set_declaration(node: fx.Node, said: Declaration) -> None:
+    """Note what is declared of the node's operator."""
+    node.meta[_DECLARATION] = said
 
 
 def size_bytes(node: fx.Node) -> int | None:

@@ -1,6 +1,7 @@
 """What an operation means for ordering: whether it launches, waits, reads on the host, draws random numbers or mutates.
 
-This is the one table that says which operations are understood. What is not in it is a fence: nothing moves across it.
+This is the one table that says which operations are understood. What is not in it, nor declared by the user
+(``annopipe.graphs.declared_ops``), is a fence: nothing moves across it.
 
 Adapter: the kinds of operators that a node can call are private names of ``torch._ops``.
 """
@@ -8,18 +9,26 @@ Adapter: the kinds of operators that a node can call are private names of ``torc
 import dataclasses
 import functools
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import fx
 
+from annopipe.errors import GraphError
+from annopipe.graphs import meta
+from annopipe.graphs.declared_ops import WAIT_TENSOR, Declaration, declared
+from annopipe.graphs.operators import OUR_NAMESPACES
+
 __all__ = [
     "OpTraits",
     "group_name",
     "has_effect",
+    "is_declared",
     "is_getitem",
     "is_operator",
     "launch_of",
+    "note_declarations",
     "set_group_name",
     "sharing_arguments",
     "traits",
@@ -51,7 +60,7 @@ _INPLACE_LAUNCHES = frozenset(
         "reduce_scatter_tensor_out",
     )
 )
-_WAITS = frozenset({"_c10d_functional::wait_tensor"})
+_WAITS = frozenset({WAIT_TENSOR})
 # Host reads by PyTorch's own tags, without those that read only for some arguments (boolean masks as indices).
 _HOST_TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _NOT_ALWAYS_HOST = frozenset({"aten::index", "aten::repeat_interleave", "aten::one_hot"})
@@ -91,6 +100,8 @@ _HIDDEN_VIEWS = frozenset(
 _CHECKS = ("_assert", "_functional_assert", "_linalg_check_errors", "sym_constrain_range", "_functional_sym_constrain")
 _GROUP_ARGUMENTS = ("group_name", "group")
 
+_UNDECLARED = Declaration("")
+
 Argument = tuple[int, str]  # position, name
 
 
@@ -103,6 +114,8 @@ class OpTraits:
     check: yields nothing and may raise; it stays in a graph, but orders nothing.
     view: the result is a view.  shares: arguments whose storage the result may share without being written.
     writes: arguments that it writes to.
+    pairing: of a launch and of a wait: the name of the operator that waits.
+    stays: it has to stay in its graph although it yields nothing and may move.
     """
 
     launch: bool = False
@@ -114,23 +127,55 @@ class OpTraits:
     view: bool = False
     shares: tuple[Argument, ...] = ()
     writes: tuple[Argument, ...] = ()
+    pairing: str = ""
+    stays: bool = False
 
 
 def traits(node: fx.Node) -> OpTraits:
     """The traits of a node. Calls of modules and methods are not understood, hence fences."""
     if node.op == "call_function":
-        return _target_traits(node.target)
+        noted = meta.declaration(node)
+        return _target_traits(node.target, declared(node.target) if noted is None else noted)
     return OpTraits(fence=node.op in ("call_module", "call_method"))
 
 
 def has_effect(node: fx.Node) -> bool:
     """Whether the node has to stay in its graph even if nobody uses its result."""
     known = traits(node)
-    return known.random or known.fence or known.check or bool(known.writes)
+    return known.random or known.fence or known.check or known.stays or bool(known.writes)
+
+
+def note_declarations(nodes: Iterable[fx.Node]) -> None:
+    """Note on nodes what is declared of their operators now; what is declared later does not change them.
+
+    Raises:
+        GraphError: one wait for two launches.
+    """
+    for node in nodes:
+        if node.op != "call_function" or not is_operator(node.target) or meta.declaration(node) is not None:
+            continue
+        if node.target.namespace not in OUR_NAMESPACES:  # type: ignore[union-attr]
+            meta.set_declaration(node, declared(node.target) or _UNDECLARED)
+        if len(found := _launches_of(node)) > 1:
+            raise GraphError(
+                f"{node.target} waits for {' and '.join(str(launch.target) for launch in found)} at once: no policy "
+                "could tell when; call it once for each"
+            )
+
+
+def is_declared(node: fx.Node) -> bool:
+    """Whether the user has said what the node's operator does."""
+    return bool(_declaration(node).kind)
+
+
+def _declaration(node: fx.Node) -> Declaration:
+    return meta.declaration(node) or declared(node.target) or _UNDECLARED
 
 
 @functools.cache
-def _target_traits(target: Any) -> OpTraits:
+def _target_traits(target: Any, declaration: Declaration | None) -> OpTraits:
+    if declaration is not None and declaration.kind:
+        return _declared_traits(target, declaration)
     if is_operator(target):
         return _overload_traits(target)
     if isinstance(target, torch._ops.HigherOrderOperator):
@@ -141,6 +186,21 @@ def _target_traits(target: Any) -> OpTraits:
     return OpTraits(fence=not (target in _PURE_FUNCTIONS or module == "math" or symbolic))
 
 
+def _declared_traits(op: torch._ops.OpOverload, declaration: Declaration) -> OpTraits:
+    """Traits of an operator whose schema was checked when it was declared: it makes its results anew."""
+    arguments = tuple((position, argument.name) for position, argument in enumerate(op._schema.arguments))
+    wait = declaration.kind == "wait"
+    return OpTraits(
+        launch=declaration.kind == "launch",
+        wait=wait,
+        host_read=any(tag in op.tags for tag in _HOST_TAGS),
+        random=torch.Tag.nondeterministic_seeded in op.tags,
+        shares=arguments if wait else (),  # what is ready may be the memory that the launch returned
+        pairing=declaration.wait,
+        stays=wait and not op._schema.returns,
+    )
+
+
 def _overload_traits(op: torch._ops.OpOverload) -> OpTraits:
     schema, name = op._schema, op._schema.name
     arguments = [(position, argument.name, argument.alias_info) for position, argument in enumerate(schema.arguments)]
@@ -149,12 +209,13 @@ def _overload_traits(op: torch._ops.OpOverload) -> OpTraits:
     launch = name in _LAUNCHES or name in _INPLACE_LAUNCHES
     wait = name in _WAITS
     dispatched = torch._C._dispatch_has_kernel(op.name())  # not so are operators of TorchScript alone
+    composite = dispatched and torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
     known = launch or wait or (op.namespace in _PURE_NAMESPACES and dispatched)
     fence = not known or name in _EFFECTS or name in _HIDDEN_WRITES
     view = name in _HIDDEN_VIEWS or (not writes and any(returned.alias_info is not None for returned in schema.returns))
     if name in _HIDDEN_VIEWS or wait:
         shares = ((0, schema.arguments[0].name),)
-    elif not (shares or writes) and (fence or not dispatched or _is_composite(op)):
+    elif not (shares or writes) and (fence or not dispatched or composite):
         shares = tuple((position, own) for position, own, _ in arguments)  # they may return an argument as it is
     return OpTraits(
         launch=launch,
@@ -166,11 +227,8 @@ def _overload_traits(op: torch._ops.OpOverload) -> OpTraits:
         view=view,
         shares=shares,
         writes=writes,
+        pairing=WAIT_TENSOR if launch or wait else "",
     )
-
-
-def _is_composite(op: torch._ops.OpOverload) -> bool:
-    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
 
 
 def written_arguments(node: fx.Node) -> list[fx.Node]:
@@ -189,34 +247,54 @@ def sharing_arguments(node: fx.Node) -> list[fx.Node]:
 
 
 def launch_of(wait: fx.Node) -> fx.Node | None:
-    """The launch that a wait completes, or None: only a wait whose input is a launch waits for anything."""
-    if not traits(wait).wait or not wait.all_input_nodes:
-        return None
-    source, _ = view_chain(wait.all_input_nodes[0])
-    while is_getitem(source):
-        source, _ = view_chain(source.all_input_nodes[0])
-    return source if traits(source).launch else None
+    """The launch that a wait completes, or None: only a wait that takes a result of a launch waits for anything."""
+    return next(iter(_launches_of(wait)), None)
+
+
+def _launches_of(wait: fx.Node) -> list[fx.Node]:
+    known = traits(wait)
+    found: list[fx.Node] = []
+    for source in wait.all_input_nodes if known.wait else ():
+        root, _ = view_chain(source)
+        while is_getitem(root):
+            root, _ = view_chain(root.all_input_nodes[0])
+        launch = traits(root)
+        if launch.launch and launch.pairing == known.pairing and root not in found:
+            found.append(root)
+    return found
 
 
 def group_name(launch: fx.Node) -> str:
     """The name of the process group that a launch runs on."""
-    schema = launch.target._schema  # type: ignore[union-attr]
-    for position, argument in enumerate(schema.arguments):
-        if argument.name in _GROUP_ARGUMENTS:
-            value = launch.args[position] if position < len(launch.args) else launch.kwargs[argument.name]
-            return value if isinstance(value, str) else str(getattr(value, "group_name", value))
-    return ""
+    fixed = _declaration(launch).group
+    for position, argument in () if fixed else _group_arguments(launch):
+        given = launch.kwargs.get(argument.name, argument.default_value)
+        value = launch.args[position] if position < len(launch.args) else given
+        return value if isinstance(value, str) else str(getattr(value, "group_name", value))
+    return fixed
 
 
 def set_group_name(launch: fx.Node, name: str) -> None:
-    """Let a launch run on another process group."""
+    """Let a launch run on another process group.
+
+    Raises:
+        GraphError: it was declared to run always on one group.
+    """
+    if fixed := _declaration(launch).group:
+        raise GraphError(f"{launch.target} was declared to run on group {fixed}, so it cannot run on {name}")
+    for position, argument in _group_arguments(launch):
+        if position < len(launch.args):
+            launch.update_arg(position, name)
+        else:
+            launch.update_kwarg(argument.name, name)
+
+
+def _group_arguments(launch: fx.Node) -> list[tuple[int, Any]]:
+    """The arguments, each with its position, that hold the group of a launch."""
+    said = _declaration(launch).group_argument
+    names = (said,) if said else _GROUP_ARGUMENTS
     schema = launch.target._schema  # type: ignore[union-attr]
-    for position, argument in enumerate(schema.arguments):
-        if argument.name in _GROUP_ARGUMENTS:
-            if position < len(launch.args):
-                launch.update_arg(position, name)
-            else:
-                launch.update_kwarg(argument.name, name)
+    return [(position, argument) for position, argument in enumerate(schema.arguments) if argument.name in names]
 
 
 def is_operator(target: Any) -> bool:

@@ -2,6 +2,8 @@
 
 Regions, first rule that fits:
     tag             the node carries an ``ap.region`` or ``ap.comm`` tag (backward nodes carry their forward op's)
+    foreign tag     other code's annotation says so (annopipe.graphs.foreign_tags has the table)
+    module          in a graph without our tags: the node's module is called attention, mlp, ... (same table)
     pair            a wait belongs with its launch, a getitem with the operation whose item it picks
     gradient sum    an untagged addition in a backward joins the last contribution to be computed
     producer        other untagged nodes join the last of their inputs that has a region
@@ -20,7 +22,7 @@ from annopipe.errors import GraphError
 from annopipe.graphs import meta
 from annopipe.graphs.backward_split import input_half
 from annopipe.graphs.meta import Placement
-from annopipe.graphs.ops import is_getitem, launch_of, traits, view_chain
+from annopipe.graphs.ops import is_getitem, launch_of, note_declarations, traits, view_chain
 from annopipe.graphs.stage_graph import StageGraph, body, output_nodes
 
 __all__ = ["RegionRow", "place", "region_table"]
@@ -70,6 +72,7 @@ def place(graph: StageGraph) -> None:
     nodes = body(graph.graph)
     if all(meta.placement(node) is not None for node in nodes):
         return
+    note_declarations(nodes)
     phases = _phases(graph, nodes)
     position = {node: index for index, node in enumerate(nodes)}
     regions: dict[fx.Node, tuple[str, str, str]] = {}  # region, lane, rule
@@ -91,7 +94,7 @@ def place(graph: StageGraph) -> None:
 
 def _own_region(node: fx.Node) -> tuple[str, str, str] | None:
     region = meta.tag_region(node)
-    return (region, meta.tag_lane(node), "tag") if region else None
+    return (region, meta.tag_lane(node), meta.tag_rule(node)) if region else None
 
 
 def _joined(

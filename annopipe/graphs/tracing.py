@@ -7,7 +7,7 @@ take out what is only there because of tracing; describe inputs and outputs by p
 import contextlib
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -22,8 +22,9 @@ from annopipe.graphs.cleanup import clean_joint_graph
 from annopipe.graphs.describing import Names, described
 from annopipe.graphs.effects import without_tokens
 from annopipe.graphs.failures import Explained
+from annopipe.graphs.foreign_tags import UPSTREAM_TAGS, ForeignTag, checked_tags, translate
 from annopipe.graphs.hit_proof import marks_hits, prove_hit_loops
-from annopipe.graphs.ops import has_effect
+from annopipe.graphs.ops import has_effect, note_declarations
 from annopipe.graphs.partition import partition
 from annopipe.graphs.random_state import untouched_random_state
 from annopipe.graphs.regions import place
@@ -39,6 +40,8 @@ def trace(
     kwargs: Mapping[str, Any] | None = None,
     loss_fn: Callable[[Any, Any], torch.Tensor] | None = None,
     target: Any = None,
+    *,
+    tags: Iterable[ForeignTag] = UPSTREAM_TAGS,
 ) -> StageGraphs:
     """Trace one stage into explicit forward and backward graphs that carry the module's tags.
 
@@ -57,6 +60,7 @@ def trace(
         loss_fn: ``loss_fn(output, target)`` of the last stage; the graph then has a loss port, and only the loss has a
             tangent.
         target: example target for ``loss_fn``.
+        tags: which annotations of other code are regions; ``(*ap.UPSTREAM_TAGS, ap.ForeignTag(...))`` adds your own.
 
     Raises:
         CaptureError: the module cannot be traced (the message names the user's line), changes parameters, arguments or
@@ -72,11 +76,16 @@ def trace(
             "trace(module, (x, y))"
         )
     with _ONE_AT_A_TIME:
-        return _trace(module, args, kwargs or {}, loss_fn, target)
+        return _trace(module, args, kwargs or {}, loss_fn, target, checked_tags(tags))
 
 
 def _trace(
-    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], loss_fn: Callable[..., Any] | None, target: Any
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    loss_fn: Callable[..., Any] | None,
+    target: Any,
+    tags: tuple[ForeignTag, ...],
 ) -> StageGraphs:
     _refuse_untraceable_modules(module)
     signature = inspect.signature(module.forward)
@@ -91,7 +100,9 @@ def _trace(
             f"{type(module).__name__}.forward {' and '.join(call.moved)}: that happens while tracing, and not again "
             "when the graph runs; draw with torch from its default generator, or pass the number as an argument"
         )
+    note_declarations(joint.module.graph.nodes)
     prove_hit_loops(joint.module.graph, lambda name: getattr(joint.module, name))
+    translate(joint.module.graph, tags)
     clean_joint_graph(joint.module.graph)
     record_balanced_sizes(joint.module.graph)
     outputs = [*(["loss"] if call.layout.has_loss else []), *call.layout.tensors]

@@ -5,7 +5,7 @@ from torch import fx
 
 from annopipe.graphs import meta
 from annopipe.graphs.dependencies import predecessors
-from annopipe.graphs.ops import group_name, launch_of
+from annopipe.graphs.ops import group_name, is_declared, launch_of
 from annopipe.graphs.regions import place
 from annopipe.graphs.stage_graph import StageGraph, body
 from annopipe.ordering.problem import OverlapNode, OverlapProblem
@@ -47,7 +47,8 @@ def _operation(node: fx.Node) -> str:
     fixed = [a for a in (*node.args, *node.kwargs.values()) if isinstance(a, str) and a != group_name(node)]
     fake = meta.value(node)
     texts = [str(node.target), str(getattr(fake, "dtype", ""))]
-    if "all_to_all" not in texts[0] and "exchange" not in texts[0] and isinstance(fake, torch.Tensor):
+    uneven = "all_to_all" in texts[0] or "exchange" in texts[0] or is_declared(node)
+    if not uneven and isinstance(fake, torch.Tensor):
         texts += [
             str(extent) for extent in fake.shape if isinstance(extent, int)
         ]  # other shapes would not fit together

@@ -1,4 +1,4 @@
-"""The one registry of the project: overlap policies by name."""
+"""Overlap policies by name: the one registry beside that of declared operators (``annopipe.graphs.declared_ops``)."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar

@@ -7,7 +7,7 @@ advance. So many ranks fit on few cores, and no computation disturbs a transfer 
 import time
 from collections.abc import Mapping, Sequence
 
-from annopipe.costs import LaunchCall, NodeCosts, wait_for
+from annopipe.costs import LaunchCall, NodeCosts
 from annopipe.errors import CostError
 from annopipe.simulation import Task
 
@@ -36,16 +36,17 @@ def run_paced(program: Sequence[Task], calls: Mapping[str, LaunchCall]) -> float
     for position, task in enumerate(program):
         if task.kind == "launch":
             _sleep_until(clock)
-            flying[position] = calls[task.name].launch()
+            flying[position] = calls[task.name], calls[task.name].launch()
         elif task.kind == "wait":
             _sleep_until(clock)
-            wait_for(flying[task.launch])
+            call, launched = flying[task.launch]
+            call.wait(launched)
             clock = max(clock, time.perf_counter())
         else:
             clock += task.duration
     _sleep_until(clock)
-    for launched in flying.values():  # those that the program never waits for must not run on into the next round
-        wait_for(launched)
+    for call, launched in flying.values():  # those that the program never waits for must not run on into the next round
+        call.wait(launched)
     return time.perf_counter() - started
 
 
