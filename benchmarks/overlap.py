@@ -62,7 +62,7 @@ _OFFERED = tuple(kind for kind in NETWORKS if kind != "pinned")  # that one is f
     show_default=True,
     help="Skewed: the share of the n-th most popular expert is proportional to 1 / n**SKEW.",
 )
-@click.option("--policy", "policies", multiple=True, help="Policies to compare; default: all that come with annopipe.")
+@click.option("--policy", "policies", multiple=True, help="Policies or patterns to compare; default: all but torch.")
 @click.option("--rounds", type=click.IntRange(1), help="Repetitions, in alternation.  [default: 9; with --demo 5]")
 @click.option("--check", is_flag=True, help="Compare with the limits that annopipe sets itself; exit code 1 if missed.")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results as JSON.")

@@ -4,7 +4,6 @@ The steps: copy the graph (once); describe it as an overlap problem; let the pol
 ranks; prove the order legal; relink the copy in place. Its code is generated once, when it first runs.
 """
 
-import functools
 import operator
 import types
 from collections.abc import Mapping, Sequence
@@ -21,10 +20,9 @@ from annopipe.ordering.agreement import Choice, agree
 from annopipe.ordering.builtin_policies import NEED_COSTS
 from annopipe.ordering.counts_group import move_counts
 from annopipe.ordering.describing import problem_of
-from annopipe.ordering.patterns import apply, parse
 from annopipe.ordering.plan import OverlapPlan, with_costs
 from annopipe.ordering.problem import OverlapNode, OverlapProblem, ReasonedOrder
-from annopipe.ordering.registry import Policy, find, policies
+from annopipe.ordering.registry import Policy, find
 
 __all__ = ["overlap"]
 
@@ -68,7 +66,7 @@ def overlap(
             return prepared()
 
     def prepared() -> Choice:
-        name, function = _found(policy)
+        name, function = find(policy)
         chosen.append(_checked_graph(graph).copy())
         problem = problem_of(chosen[0])
         if counts_group is not None:
@@ -88,14 +86,6 @@ def overlap(
     check_order(nodes, agreed.order, agreed.problem.dependencies)
     relink(own.graph, [nodes[index] for index in agreed.order])
     return OverlapPlan(own, agreed.problem, agreed.order, agreed.policy, agreed.reason)
-
-
-def _found(policy: str | Policy) -> tuple[str, Policy]:
-    """A policy's name and function; a text with the signs of the pattern language is a pattern."""
-    if isinstance(policy, str) and policy not in policies() and any(sign in policy for sign in ".;|"):
-        pattern = parse(policy)
-        return str(pattern), functools.partial(apply, pattern=pattern)
-    return find(policy)
 
 
 def _checked_graph(graph: Any) -> StageGraph:

@@ -1,9 +1,11 @@
 """Overlap policies by name: the one registry beside that of declared operators (``annopipe.graphs.declared_ops``)."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from annopipe.errors import OrderError
+from annopipe.ordering.patterns import apply, parse
 from annopipe.ordering.problem import OverlapProblem
 
 __all__ = ["Policy", "find", "forget", "policies", "policy"]
@@ -50,13 +52,16 @@ def forget(name: str) -> None:
 
 
 def find(name: str | Policy) -> tuple[str, Policy]:
-    """The name and function of a policy given by either.
+    """The name and function of a policy given by either; a text with signs of the pattern language is a pattern.
 
     Raises:
-        OrderError: there is no policy of that name.
+        OrderError: there is no policy of that name, or the text is no pattern.
     """
     if callable(name):
         return getattr(name, "__name__", "policy").removesuffix("_"), name
+    if isinstance(name, str) and name not in _POLICIES and any(sign in name for sign in ".;|"):
+        pattern = parse(name)
+        return str(pattern), functools.partial(apply, pattern=pattern)
     if not isinstance(name, str) or name not in _POLICIES:
         raise OrderError(f"no overlap policy {name!r}; there are {', '.join(_POLICIES)}; add one with @ap.policy")
     return name, _POLICIES[name]

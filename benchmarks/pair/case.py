@@ -40,7 +40,7 @@ class Case:
     rate_bytes_per_s: float = 100e6
     paced: bool = False
     ratio: float = 1.0
-    policies: tuple[str, ...] = ("sequential", "alternate", "list")
+    policies: tuple[str, ...] = ("sequential", "alternate", "dualpipe", "megatron", "list", "auto")
     rounds: int = 7
     seed: int = 0
     output: str = ""  # folder for timelines; nothing is written when empty

@@ -16,6 +16,7 @@ _OVER_BOUND = {  # paced: order to (blocks to the range of measured over lower b
     "sequential": dict.fromkeys((1, 2, 4), (1.9, 2.1)),
     "alternate": dict.fromkeys((1, 2, 4), (1.0, 1.25)),
     "list": {1: (1.0, 1.16), 2: (1.0, 1.10), 4: (1.0, 1.10)},
+    "auto": {1: (1.0, 1.16), 2: (1.0, 1.10), 4: (1.0, 1.10)},
 }
 
 
@@ -74,7 +75,7 @@ def _real(result: dict[str, Any]) -> list[Limit]:
     sequential = rows.get("sequential")
     if sequential is None:
         return []
-    for name in ("alternate", "list"):
+    for name in ("alternate", "list", "auto"):
         if name in rows:
             ratio = rows[name]["measured_s"] / sequential["measured_s"]
             most = sequential["fastest_s"] / sequential["measured_s"]

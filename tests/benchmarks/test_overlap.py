@@ -35,7 +35,7 @@ def test_every_policy_is_bitwise_equal_to_eager_on_real_ranks(ranks: int, tmp_pa
     text, (case,) = _run(tmp_path, "--ranks", str(ranks), "--blocks", "1", "--real", "--network", "loopback")
     assert case["ranks"] == ranks
     assert case["bitwise_equal"]
-    assert [row["name"] for row in case["rows"]] == ["eager", "sequential", "alternate", "list"]
+    assert [row["name"] for row in case["rows"]] == ["eager", *Case.policies]
     assert "all results bitwise equal to eager" in text
     assert (tmp_path / "out" / "real-1" / "timeline.html").is_file()
     assert (tmp_path / "out" / "real-1" / "timeline.png").is_file() == bool(importlib.util.find_spec("matplotlib"))
@@ -69,6 +69,7 @@ def test_ranks_in_network_namespaces_leave_nothing_behind(tmp_path: Path) -> Non
         (["--network", "pinned"], "'pinned' is not one of"),
         (["--ratio", "much"], "'much' is not a valid float"),
         (["--policy", "lst", "--network", "loopback"], "no overlap policy 'lst'"),
+        (["--policy", "B.combine F.attention", "--network", "loopback"], "two pieces in a row"),
         (["--routing", "balanced,random"], "'random' is not one of learned, balanced, skewed"),
         (["--skew", "-1"], "-1.0 is not in the range"),
     ],
@@ -144,12 +145,12 @@ def test_balanced_and_skewed_routing_are_reported_side_by_side(tmp_path: Path) -
     assert sum(balanced) == sum(skewed) == 2 * 16 * 2  # ranks, tokens of each, experts of a token
     assert max(skewed) > 1.5 * max(balanced)
     for result in results:
-        assert set(result["regions"]) == {"sequential", "alternate", "list"}
+        assert set(result["regions"]) == set(Case.policies)
         for row in result["regions"]["list"]:
             assert row["hidden"] + row["exposed"] == pytest.approx(row["comm"])
         names = {(row["lane"], row["region"]) for row in result["regions"]["list"]}
         assert names == {(lane, f"block0/moe/{name}") for lane in "BF" for name in ("dispatch", "combine")}
-    assert [row["name"] for row in results[0]["rows"]] == ["sequential", "alternate", "list"]
+    assert [row["name"] for row in results[0]["rows"]] == list(Case.policies)
     assert "balanced: ms" in text
     assert "skewed 2: ms" in text
     assert (tmp_path / "out" / "paced-1-skewed" / "timeline.html").is_file()
