@@ -25,13 +25,28 @@ from annopipe.graphs.hit_loops import HitLoops
 from annopipe.graphs.random_state import noticed_draws
 from annopipe.graphs.stage_graphs import OutputLayout
 
-__all__ = ["INNER", "TracedCall"]
+__all__ = ["INNER", "TracedCall", "call_stage"]
 
 INNER = "stage"  # the module's name inside a TracedCall
 
 
+def call_stage(  # the names are those of sources of guards; no globals, since Dynamo captures it alone
+    self: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    loss_fn: Callable[..., Any] | None,
+    target: tuple[Any, ...],
+) -> tuple[Any, Any]:
+    """What forward and, on a last stage, ``loss_fn`` return."""
+    result = self(*args, **kwargs)
+    return result, None if loss_fn is None else loss_fn(result, *target)
+
+
 class TracedCall(nn.Module):
     """Calls the module on flat tensors. Tracing runs it more than once; the attributes tell of the last run.
+
+    Args:
+        run: ``call_stage``, or a capture of it.
 
     Attributes:
         layout: how the module's result is put together from outputs.
@@ -39,13 +54,19 @@ class TracedCall(nn.Module):
     """
 
     def __init__(
-        self, module: nn.Module, arguments: Arguments, loss_fn: Callable[..., Any] | None, target: Arguments
+        self,
+        module: nn.Module,
+        arguments: Arguments,
+        loss_fn: Callable[..., Any] | None,
+        target: Arguments,
+        run: Callable[..., Any] = call_stage,
     ) -> None:
         super().__init__()
         self.add_module(INNER, module)
         self._arguments = arguments
         self._target = target
         self._loss_fn = loss_fn
+        self._stage = run
         self._tied = _tied(module)
         self.layout = OutputLayout((), (), (), pytrees.tree_flatten(())[1])
         self.moved: list[str] = []
@@ -66,8 +87,8 @@ class TracedCall(nn.Module):
         module = self.get_submodule(INNER)
         call = self._arguments.rebuild(own)
         with _joined(self._tied), _put_back(module):
-            result = module(*call.args, **call.kwargs)
-            loss = None if self._loss_fn is None else self._loss_fn(result, *self._target.rebuild(targets).args)
+            target = self._target.rebuild(targets).args
+            result, loss = self._stage(module, call.args, call.kwargs, self._loss_fn, target)
         if self._loss_fn is not None and (not isinstance(loss, torch.Tensor) or loss.dim() != 0):
             raise CaptureError("loss_fn returns one scalar tensor; add up a per-token loss inside it")
         if changed := self._arguments.changed(call, own):

@@ -1,14 +1,21 @@
 """The only module that touches ``node.meta``: typed access to what tracing and annopipe write there.
 
 Keys that PyTorch writes: ``val`` (the fake value), ``custom`` (annotations), ``desc`` (what an AOT input or output is),
-``partitioner_tag`` (which side of the joint graph an op was traced on). Ours: ``annopipe`` holds one ``Placement``.
+``partitioner_tag`` (which side of the joint graph an op was traced on), ``recompute`` and ``ac_graph_id`` (activation
+checkpointing), ``unbacked_bindings`` (sizes that the op reads from data), ``stack_trace``. Ours: ``annopipe`` holds one
+``Placement``.
 """
 
+import contextlib
 import dataclasses
+import re
+import traceback
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import fx
+from torch.utils.checkpoint import CheckpointPolicy
 
 from annopipe.annotate import KIND_KEY, LANE_KEY, REGION_KEY
 from annopipe.errors import GraphError
@@ -18,11 +25,15 @@ __all__ = [
     "custom_tags",
     "is_traced_in_backward",
     "is_traced_in_forward",
+    "makes_sizes",
+    "marked",
     "placed",
     "placement",
+    "recompute_group",
     "set_placement",
     "set_value",
     "size_bytes",
+    "stack",
     "tag_kind",
     "tag_lane",
     "tag_region",
@@ -30,6 +41,9 @@ __all__ = [
 ]
 
 _PLACEMENT = "annopipe"
+_POLICY = "recompute"
+_GROUP = "ac_graph_id"
+_AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,6 +93,43 @@ def is_traced_in_forward(node: fx.Node) -> bool:
 def is_traced_in_backward(node: fx.Node) -> bool:
     """Whether the tracer saw the op while autograd ran."""
     return node.meta.get("partitioner_tag") == "is_backward"
+
+
+@contextlib.contextmanager
+def marked(current: dict[str, Any], group: int, *, keep_policy: bool) -> Iterator[None]:
+    """While it is open, nodes that are traced belong to a checkpointed group.
+
+    Args:
+        current: the meta that tracing gives to new nodes.
+        keep_policy: leave the policy as it is, if there is one.
+    """
+    before = {key: current[key] for key in (_GROUP, _POLICY) if key in current}
+    current[_GROUP] = group
+    if not keep_policy or _POLICY not in current:
+        current[_POLICY] = CheckpointPolicy.PREFER_RECOMPUTE
+    try:
+        yield
+    finally:
+        for key in (_GROUP, _POLICY):
+            current.pop(key, None)
+        current.update(before)
+
+
+def recompute_group(node: fx.Node) -> int | None:
+    """The checkpointed group of an operation that its policy lets a backward compute again, or None."""
+    return node.meta.get(_GROUP) if node.meta.get(_POLICY) in _AGAIN else None
+
+
+def makes_sizes(node: fx.Node) -> bool:
+    """Whether the operation reads a size from data, as ``nonzero`` does."""
+    return bool(node.meta.get("unbacked_bindings"))
+
+
+def stack(node: fx.Node) -> list[traceback.FrameSummary]:
+    """The lines of source that made the node, outermost first; empty when they are not known."""
+    text = node.meta.get("stack_trace") or ""
+    found = re.findall(r'File "(.*?)", line (\d+), in (.*)\n *(.*)', text)
+    return [traceback.FrameSummary(file, int(line), name, line=code) for file, line, name, code in found]
 
 
 def value(node: fx.Node) -> Any:

@@ -15,10 +15,12 @@ from torch import nn
 
 from annopipe.errors import CaptureError
 from annopipe.graphs.arguments import TARGET, Arguments, flatten_arguments
-from annopipe.graphs.calling import TracedCall
+from annopipe.graphs.calling import TracedCall, call_stage
 from annopipe.graphs.capture import ForeignTensorError, export_joint
+from annopipe.graphs.checkpointing import CheckpointError, checkpoints_refused, replay
 from annopipe.graphs.cleanup import clean_joint_graph
 from annopipe.graphs.describing import Names, described
+from annopipe.graphs.dynamo import Captured, capture
 from annopipe.graphs.effects import without_tokens
 from annopipe.graphs.failures import Explained
 from annopipe.graphs.hit_proof import marks_hits, prove_hit_loops
@@ -38,6 +40,7 @@ def trace(
     kwargs: Mapping[str, Any] | None = None,
     loss_fn: Callable[[Any, Any], torch.Tensor] | None = None,
     target: Any = None,
+    strict: bool = False,  # noqa: FBT001, FBT002 (named so in the public face)
 ) -> StageGraphs:
     """Trace one stage into explicit forward and backward graphs that carry the module's tags.
 
@@ -71,19 +74,28 @@ def trace(
             "trace(module, (x, y))"
         )
     with _ONE_AT_A_TIME:
-        return _trace(module, args, kwargs or {}, loss_fn, target)
+        return _trace(module, args, kwargs or {}, loss_fn, target, strict=strict)
 
 
 def _trace(
-    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], loss_fn: Callable[..., Any] | None, target: Any
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    loss_fn: Callable[..., Any] | None,
+    target: Any,
+    *,
+    strict: bool,
 ) -> StageGraphs:
     _refuse_untraceable_modules(module)
     signature = inspect.signature(module.forward)
     arguments = flatten_arguments(signature, f"{type(module).__name__}.forward", args, kwargs)
     target_arguments = _target_arguments(signature, loss_fn, target)
-    call = TracedCall(module, arguments, loss_fn, target_arguments)
     tensors = (*arguments.tensors, *target_arguments.tensors)
-    with untouched_random_state(), _kept(module), Explained(module, plain=(ForeignTensorError,)):
+    plain = (ForeignTensorError, CheckpointError)
+    captured = _captured(module, arguments, loss_fn, target_arguments) if strict else Captured(call_stage)
+    call = TracedCall(module, arguments, loss_fn, target_arguments, captured.run)
+    checkpoints = contextlib.nullcontext() if strict else checkpoints_refused()
+    with untouched_random_state(), _kept(module), Explained(module, plain=plain), checkpoints:
         joint = without_tokens(export_joint(call, tensors, lambda node: has_effect(node) or marks_hits(node)))
     if call.moved:
         raise CaptureError(
@@ -103,7 +115,28 @@ def _trace(
     modes = {name: child.training for name, child in module.named_modules()}
     frozen = frozenset(name for name, p in module.named_parameters() if not p.requires_grad)
     known = arguments.without_tensors(), target_arguments.without_tensors()
-    return StageGraphs(forward, backward, *known, call.layout, modes, frozen, names.canonical)
+    return StageGraphs(forward, backward, *known, call.layout, modes, frozen, names.canonical, captured.guards)
+
+
+def _captured(
+    module: nn.Module, arguments: Arguments, loss_fn: Callable[..., Any] | None, target: Arguments
+) -> Captured:
+    """The stage as Dynamo captures it, from tensors of which none is there twice."""
+
+    def rebuilt(call: Arguments) -> inspect.BoundArguments:
+        return call.rebuild(
+            {p: t.detach().requires_grad_(t.requires_grad) for p, t in zip(call.paths, call.tensors, strict=True)}
+        )
+
+    call = rebuilt(arguments)
+    given = {"self": module, "args": call.args, "kwargs": call.kwargs, "loss_fn": loss_fn}
+    with untouched_random_state(), _kept(module), Explained(module):
+        return capture(
+            call_stage,
+            {**given, "target": rebuilt(target).args},
+            type(module).__name__,
+            lambda graph_module, *inputs: replay(graph_module, module, *inputs),
+        )
 
 
 # Tracing replaces kernels and generators of the process while it runs.
