@@ -23,6 +23,8 @@ from annopipe.errors import GraphError
 __all__ = [
     "Placement",
     "custom_tags",
+    "group",
+    "is_number",
     "is_traced_in_backward",
     "is_traced_in_forward",
     "makes_sizes",
@@ -113,6 +115,16 @@ def marked(current: dict[str, Any], group: int, *, keep_policy: bool) -> Iterato
         for key in (_GROUP, _POLICY):
             current.pop(key, None)
         current.update(before)
+
+
+def group(node: fx.Node) -> int | None:
+    """The checkpointed group of an operation, or None outside of checkpoints."""
+    return node.meta.get(_GROUP)
+
+
+def is_number(node: fx.Node) -> bool:
+    """Whether the node's value is a number, such as a size."""
+    return isinstance(value(node), (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
 def recompute_group(node: fx.Node) -> int | None:

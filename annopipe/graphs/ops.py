@@ -21,6 +21,7 @@ __all__ = [
     "is_operator",
     "launch_of",
     "sharing_arguments",
+    "sorts",
     "traits",
     "view_chain",
     "written_arguments",
@@ -54,6 +55,7 @@ _WAITS = frozenset({"_c10d_functional::wait_tensor"})
 # Host reads by PyTorch's own tags, without those that read only for some arguments (boolean masks as indices).
 _HOST_TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _NOT_ALWAYS_HOST = frozenset({"aten::index", "aten::repeat_interleave", "aten::one_hot"})
+_SORTS = frozenset(f"aten::{name}" for name in ("argsort", "kthvalue", "mode", "msort", "sort", "topk"))
 _PURE_NAMESPACES = frozenset({"annopipe", "aten", "prim", "prims"})
 _PURE_HIGHER_ORDER = frozenset({"flex_attention", "flex_attention_backward", "triton_kernel_wrapper_functional"})
 # Not among them: functions that change their argument (iadd, setitem), call others, or return their argument (pos).
@@ -126,6 +128,11 @@ def has_effect(node: fx.Node) -> bool:
     """Whether the node has to stay in its graph even if nobody uses its result."""
     known = traits(node)
     return known.random or known.fence or known.check or bool(known.writes)
+
+
+def sorts(node: fx.Node) -> bool:
+    """Whether the operation decides an order, which equal values leave open: run again, it may decide another one."""
+    return node.op == "call_function" and is_operator(node.target) and node.target._schema.name in _SORTS
 
 
 @functools.cache
