@@ -5,10 +5,16 @@ import re
 __all__ = ["understandable"]
 
 _DATA = "it decides something by a value that only the data tells; use torch.where or torch.cond"
+_LENGTH = (
+    "it loops over something, or makes something, of a length that only the data tells; loop over range(number of "
+    "experts), or trace with strict=False"
+)
 # The first pattern that is found in Dynamo's text gives the sentence; groups are put in.
 _SENTENCES = (
     (r"^Data-dependent branching", _DATA),
+    (r"Could not extract specialized integer", _LENGTH),
     (r"[Dd]ata-dependent expression", _DATA),
+    (r"Missing `as_proxy\(\)`", "it passes an object to an operation that no graph can hold, such as a generator"),
     (r"builtin operator `(\w+)`", "it calls {0}, which no graph can replay: leave it out of forward"),
     (r"wrapped with `torch\.compiler\.disable`", "it calls a function under torch.compiler.disable: take that off"),
     (r"does not know how to trace the (?:Python )?builtin `(.+?)\.?`", "it calls {0}, which no graph can replay"),

@@ -19,7 +19,7 @@ from torch import nn
 from annopipe.errors import CaptureError
 from annopipe.graphs.snapshots import HoldsTensorError, snapshot
 
-__all__ = ["ASPECTS", "SourceGuard", "SourceGuards", "user_name"]
+__all__ = ["SourceGuard", "SourceGuards", "evaluated", "user_name"]
 
 Scope = dict[str, Any]  # names that sources use; evaluation adds the builtins
 _GONE = "is gone"
@@ -55,7 +55,7 @@ def _repr(value: Any, _: Any) -> str:
     return value.__qualname__ if isinstance(value, (type, types.FunctionType)) else reprlib.repr(value)
 
 
-ASPECTS: Mapping[str, Aspect] = {
+_ASPECTS: Mapping[str, Aspect] = {
     "value": Aspect(_value, _repr),
     "code": Aspect(_code, _repr),
     "type": Aspect(lambda v, _: type(v), lambda v, _: f"a {type(v).__qualname__}"),
@@ -63,9 +63,7 @@ ASPECTS: Mapping[str, Aspect] = {
     "keys": Aspect(lambda v, _: [_value(k, None) for k in v], lambda v, _: f"with the keys {reprlib.repr(list(v))}"),
     "holds": Aspect(lambda v, key: key in v, lambda v, k: f"{'with' if k in v else 'without'} the key {k!r}"),
     "has": Aspect(hasattr, lambda v, k: f"{'with' if hasattr(v, k) else 'without'} the attribute {k}"),
-    "own": Aspect(
-        lambda v, key: key in vars(v), lambda v, k: f"{'with' if k in vars(v) else 'without'} an attribute {k} of its own"
-    ),
+    "own": Aspect(lambda v, key: key in vars(v), lambda v, k: "the object's own" if k in vars(v) else "its class's"),
     "none": Aspect(lambda v, _: v is None, _repr),
     "tensor": Aspect(_tensor, lambda v, _: f"{'a tensor' if isinstance(v, torch.Tensor) else reprlib.repr(v)}"),
 }
@@ -108,9 +106,10 @@ class SourceGuard:
     @classmethod
     def of(cls, source: str, aspect: str, key: Any, scope: Scope) -> "SourceGuard":
         """The guard of what ``source`` is now."""
-        value = _evaluated(source, scope)
-        found = ASPECTS[aspect]
-        return cls(source, user_name(source, scope), aspect, key, found.read(value, key), found.told(value, key))
+        value = evaluated(source, scope)
+        found = _ASPECTS[aspect]
+        name = user_name(f"{source}.{key}" if aspect == "own" else source, scope)
+        return cls(source, name, aspect, key, found.read(value, key), found.told(value, key))
 
     def check(self, scope: Scope) -> None:
         """Check what the source is now.
@@ -119,8 +118,8 @@ class SourceGuard:
             CaptureError: the graph would use a stale constant.
         """
         try:
-            value = _evaluated(self.source, scope)
-            found = ASPECTS[self.aspect]
+            value = evaluated(self.source, scope)
+            found = _ASPECTS[self.aspect]
             same, now = found.read(value, self.key) == self.content, found.told(value, self.key)
         except (AttributeError, LookupError, TypeError, NameError):  # there is no such thing any more
             same, now = False, _GONE
@@ -172,11 +171,11 @@ def user_name(source: str, scope: Scope) -> str:
     'global K of my.layers'
     """
     if function := re.match(r"(.*)\.__closure__\[(\d+)\](?:\.cell_contents)?(.*?)$", source):
-        owner = _evaluated(function[1], scope)
+        owner = evaluated(function[1], scope)
         variable = owner.__code__.co_freevars[int(function[2])]
         return f"closure variable {_tidy(variable + function[3])} of {owner.__name__}"
     if function := re.match(r"(.*)\.__defaults__\[(\d+)\](.*)$", source):
-        owner = _evaluated(function[1], scope)
+        owner = evaluated(function[1], scope)
         code = owner.__code__
         names = code.co_varnames[: code.co_argcount][-len(owner.__defaults__) :]
         return f"the default of {_tidy(names[int(function[2])] + function[3])} of {owner.__name__}"
@@ -205,5 +204,6 @@ def _compiled(source: str) -> types.CodeType:
     return compile(source, "<source of a guard>", "eval")
 
 
-def _evaluated(source: str, scope: Scope) -> Any:
+def evaluated(source: str, scope: Scope) -> Any:
+    """What a source is now."""
     return eval(_compiled(source), scope)  # the sources are Dynamo's, which evaluates them in the same way

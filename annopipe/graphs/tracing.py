@@ -15,6 +15,7 @@ from torch import nn
 
 from annopipe.errors import CaptureError
 from annopipe.graphs.arguments import TARGET, Arguments, flatten_arguments
+from annopipe.graphs.attributes import SideEffects
 from annopipe.graphs.calling import TracedCall, call_stage
 from annopipe.graphs.capture import ForeignTensorError, export_joint
 from annopipe.graphs.checkpointing import CheckpointError, checkpoints_refused, replay
@@ -121,22 +122,24 @@ def _trace(
 def _captured(
     module: nn.Module, arguments: Arguments, loss_fn: Callable[..., Any] | None, target: Arguments
 ) -> Captured:
-    """The stage as Dynamo captures it, from tensors of which none is there twice."""
-
-    def rebuilt(call: Arguments) -> inspect.BoundArguments:
-        return call.rebuild(
-            {p: t.detach().requires_grad_(t.requires_grad) for p, t in zip(call.paths, call.tensors, strict=True)}
-        )
-
-    call = rebuilt(arguments)
+    """The stage as Dynamo captures it."""
+    call = arguments.with_own_tensors()
     given = {"self": module, "args": call.args, "kwargs": call.kwargs, "loss_fn": loss_fn}
     with untouched_random_state(), _kept(module), Explained(module):
-        return capture(
+        captured = capture(
             call_stage,
-            {**given, "target": rebuilt(target).args},
-            type(module).__name__,
-            lambda graph_module, *inputs: replay(graph_module, module, *inputs),
+            {**given, "target": target.with_own_tensors().args},
+            what=type(module).__name__,
+            stay=["loss_fn"],
+            replay=lambda graph_module, *inputs: replay(graph_module, module, *inputs),
         )
+    effects = SideEffects(module)  # what it sees is compared, and put back, when the capture runs
+    if lost := [change.name for change in captured.changes if not effects.sees(change.target)]:
+        raise CaptureError(
+            f"{type(module).__name__}.forward changes {', '.join(lost)}: a graph cannot replay that, and two "
+            "microbatches in flight would share it; return the value from forward"
+        )
+    return captured
 
 
 # Tracing replaces kernels and generators of the process while it runs.
