@@ -1,29 +1,28 @@
 """Adapter to activation checkpointing: ``torch.utils.checkpoint`` is honoured in a captured graph, else refused.
 
-needs       a graph that Dynamo captured, in which each checkpointed call is one operation with a graph of its own.
-does        runs the graph node by node, with each checkpointed graph in its place.
-guarantees  every operation of a checkpointed call carries a mark, which ``annopipe.graphs.recomputation`` reads; the
-            policy of a selective checkpoint (``context_fn``) decides which of them are marked as saved.
+needs       forward as it runs under direct tracing; or a checkpointed call that Dynamo captured as one operation.
+does        refuses the first; runs the graph of the second in its place.
+guarantees  a checkpoint that would save memory is refused however it was imported; every operation of a captured one
+            carries a mark, which ``annopipe.graphs.recomputation`` reads, and the policy of a selective checkpoint
+            (``context_fn``) says which of them are saved.
 
 Names of ``torch.utils.checkpoint`` that are not public: ``_CheckpointFrame``, which every checkpoint without reentrance
-makes, however it was imported, and ``CheckpointFunction``, which every one with reentrance applies.
+makes, and ``CheckpointFunction``, which every one with reentrance applies.
 """
 
 import contextlib
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.fx.traceback as fx_traceback
 import torch.utils.checkpoint as torch_checkpoint
-from torch import fx, nn
+from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from annopipe.graphs import meta
-from annopipe.graphs.failures import PlacedError, user_frame
 
-__all__ = ["CheckpointError", "checkpoints_refused", "replay"]
+__all__ = ["CheckpointError", "checkpoints_refused", "is_checkpoint", "marked_as_checkpoint", "refuse_lost_gradients"]
 
 _CHECKPOINT = torch.ops.higher_order.tag_activation_checkpoint
 _CONTEXT_KEY = "_checkpoint_context_fn"  # in the meta of a checkpointed graph
@@ -39,13 +38,12 @@ class CheckpointError(Exception):
 
 @contextlib.contextmanager
 def checkpoints_refused() -> Iterator[None]:
-    """While it is open, a checkpoint that would save memory raises.
+    """While it is open, a checkpoint that would save memory is refused.
 
     Raises:
         CheckpointError: where the checkpoint is called.
     """
     frame, function = torch_checkpoint._CheckpointFrame, torch_checkpoint.CheckpointFunction
-    apply = function.apply
 
     def refusing(original: Callable[..., Any]) -> Callable[..., Any]:
         def refuse(*args: Any, **kwargs: Any) -> Any:
@@ -56,62 +54,47 @@ def checkpoints_refused() -> Iterator[None]:
         return refuse
 
     torch_checkpoint._CheckpointFrame = refusing(frame)  # type: ignore[assignment, misc]
-    function.apply = refusing(apply)  # type: ignore[method-assign, assignment]
+    function.apply = refusing(function.apply)  # type: ignore[method-assign]
     try:
         yield
     finally:
         torch_checkpoint._CheckpointFrame = frame  # type: ignore[misc]
-        del function.apply  # it is inherited
+        del function.apply  # the original one is inherited
 
 
-def replay(graph_module: fx.GraphModule, module: nn.Module, *inputs: Any) -> Any:
-    """Run a captured graph operation by operation, so that tracing sees them, and the tags of their nodes.
+def is_checkpoint(target: Any) -> bool:
+    """Whether the operation of a captured graph is a checkpointed call; its first argument is a graph of its own."""
+    return target is _CHECKPOINT
+
+
+@contextlib.contextmanager
+def marked_as_checkpoint(body: fx.GraphModule, group: int) -> Iterator[None]:
+    """While it is open, operations are traced as those of a checkpointed call.
 
     Args:
-        module: whose parameters a checkpoint with reentrance may not be the only ones to want gradients.
+        body: the graph of the call, which knows of a policy.
+        group: a number of the call.
+    """
+    context_fn = body.meta.get(_CONTEXT_KEY)
+    # Of the two contexts, the other one is for running Python again, which no graph does.
+    policy = contextlib.nullcontext() if context_fn is None else context_fn()[0]
+    with _Marks(group, chosen=context_fn is not None), policy:
+        yield
+
+
+def refuse_lost_gradients(inputs: Sequence[Any], options: dict[str, Any], parameters: set[int]) -> None:
+    """Refuse a checkpoint with reentrance none of whose inputs, besides parameters (by id), wants a gradient.
 
     Raises:
-        PlacedError: from whatever goes wrong.
+        CheckpointError: it is one; in eager, the parameters inside get no gradients.
     """
-    return _Replay(graph_module, {id(p) for p in module.parameters()}, itertools.count()).run(*inputs)
-
-
-class _Replay(fx.Interpreter):
-    def __init__(self, graph_module: fx.GraphModule, parameters: set[int], groups: Iterator[int]) -> None:
-        super().__init__(graph_module)
-        self.extra_traceback = False
-        self._parameters = parameters
-        self._groups = groups
-
-    def run_node(self, n: fx.Node) -> Any:
-        """Run one node; what goes wrong names the user's line, which the traceback does not have."""
-        try:
-            return super().run_node(n)
-        except PlacedError:
-            raise
-        except Exception as error:
-            raise PlacedError(user_frame(meta.stack(n))) from error
-
-    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if target is not _CHECKPOINT:
-            return super().call_function(target, args, kwargs)
-        body, *inputs = args
-        if kwargs.get("use_reentrant") is not False and torch.is_grad_enabled():
-            self._refuse_lost_gradients(inputs)
-        context_fn = body.meta.get(_CONTEXT_KEY)
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(_Marks(next(self._groups), chosen=context_fn is not None))
-            if context_fn is not None:
-                stack.enter_context(context_fn()[0])  # the other one is for running Python again, which no graph does
-            return _Replay(body, self._parameters, self._groups).run(*inputs)
-
-    def _refuse_lost_gradients(self, inputs: list[Any]) -> None:
-        wanted = [t for t in inputs if isinstance(t, torch.Tensor) and t.requires_grad]
-        if wanted and all(id(t) in self._parameters for t in wanted):
-            raise CheckpointError(
-                "torch.utils.checkpoint(use_reentrant=True) of inputs that need no gradient gives the parameters "
-                "inside none: use use_reentrant=False"
-            )
+    wanted = [t for t in inputs if isinstance(t, torch.Tensor) and t.requires_grad]
+    reentrant = options.get("use_reentrant") is not False and torch.is_grad_enabled()
+    if reentrant and wanted and all(id(t) in parameters for t in wanted):
+        raise CheckpointError(
+            "torch.utils.checkpoint(use_reentrant=True) of inputs that want no gradient gives the parameters inside "
+            "none: use use_reentrant=False"
+        )
 
 
 class _Marks(TorchDispatchMode):

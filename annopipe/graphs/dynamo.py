@@ -19,7 +19,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from torch import nn
 from torch._dynamo import config
 from torch._dynamo.convert_frame import fullgraph_capture
 from torch._dynamo.exc import TorchDynamoException
@@ -143,7 +142,7 @@ def _noted_changes() -> Iterator[list[str]]:
 
 def _guards(found: Any, scope: dict[str, Any]) -> Iterator[SourceGuard]:
     """What Dynamo guards, each value once; without tensors that stage graphs take as inputs, and without libraries."""
-    module: nn.Module = scope["L"]["self"]
+    module = scope["L"]["self"]
     bound = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
     seen = set()
     for guard in sorted(found):

@@ -2,8 +2,8 @@
 
 Keys that PyTorch writes: ``val`` (the fake value), ``custom`` (annotations), ``desc`` (what an AOT input or output is),
 ``partitioner_tag`` (which side of the joint graph an op was traced on), ``recompute`` and ``ac_graph_id`` (activation
-checkpointing), ``unbacked_bindings`` (sizes that the op reads from data), ``stack_trace``. Ours: ``annopipe`` holds one
-``Placement``.
+checkpointing), ``unbacked_bindings`` (sizes that the op reads from data), ``stack_trace``, ``example_value`` (``val`` in
+graphs of Dynamo). Ours: ``annopipe`` holds one ``Placement``.
 """
 
 import contextlib
@@ -23,6 +23,7 @@ from annopipe.errors import GraphError
 __all__ = [
     "Placement",
     "custom_tags",
+    "example",
     "group",
     "is_number",
     "is_traced_in_backward",
@@ -147,6 +148,11 @@ def stack(node: fx.Node) -> list[traceback.FrameSummary]:
 def value(node: fx.Node) -> Any:
     """The fake value of a node (tensor, symbolic number, tuple of them), or None."""
     return node.meta.get("val")
+
+
+def example(node: fx.Node) -> Any:
+    """The fake value of a node of a graph that Dynamo captured, or None."""
+    return node.meta.get("example_value")
 
 
 def set_value(node: fx.Node, fake: Any) -> None:

@@ -132,7 +132,8 @@ def has_effect(node: fx.Node) -> bool:
 
 def sorts(node: fx.Node) -> bool:
     """Whether the operation decides an order, which equal values leave open: run again, it may decide another one."""
-    return node.op == "call_function" and is_operator(node.target) and node.target._schema.name in _SORTS
+    target: Any = node.target
+    return node.op == "call_function" and is_operator(target) and target._schema.name in _SORTS
 
 
 @functools.cache

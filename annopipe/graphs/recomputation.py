@@ -9,6 +9,8 @@ guarantees  never computed again: what launches, waits, reads on the host, draws
     forward: x -> a -> b -> y        saved: x        backward: dy, x -> (a -> b) -> dx
 """
 
+import itertools
+
 from torch import fx
 
 from annopipe.graphs import meta
@@ -62,5 +64,5 @@ def put_recomputed_late(backward: StageGraph) -> None:
                     pending.append(source)
         order += [*sorted(missing, key=position.__getitem__), node]
         placed |= missing
-    for before, after in zip(order, order[1:], strict=False):
+    for before, after in itertools.pairwise(order):
         before.append(after)

@@ -28,9 +28,9 @@ _SENTENCES = (
 
 
 def understandable(error: BaseException) -> str:
-    """One sentence.
+    r"""One sentence.
 
-    >>> understandable(RuntimeError("Data-dependent branching\\n  Explanation: ..."))
+    >>> understandable(RuntimeError("Data-dependent branching\n  Explanation: ..."))
     'it decides something by a value that only the data tells; use torch.where or torch.cond'
     """
     text = str(error)

@@ -7,6 +7,7 @@ only its type, only its length. Checking evaluates the expression again, for the
 
 import dataclasses
 import functools
+import inspect
 import re
 import reprlib
 import types
@@ -124,7 +125,9 @@ class SourceGuard:
         except (AttributeError, LookupError, TypeError, NameError):  # there is no such thing any more
             same, now = False, _GONE
         if not same:
-            told = now if now == _GONE else "changed inside, or another one, now" if now == self.text else f"is {now} now"
+            told = (
+                now if now == _GONE else "changed inside, or another one, now" if now == self.text else f"is {now} now"
+            )
             raise CaptureError(
                 f"{self.name} was {self.text} when the module was traced and {told}; the graphs hold for the traced "
                 "value only: trace again"
@@ -179,6 +182,9 @@ def user_name(source: str, scope: Scope) -> str:
         code = owner.__code__
         names = code.co_varnames[: code.co_argcount][-len(owner.__defaults__) :]
         return f"the default of {_tidy(names[int(function[2])] + function[3])} of {owner.__name__}"
+    if (found := re.match(r"L\['args'\]\[(\d+)\](.*)$", source)) and "L" in scope:
+        parameters = list(inspect.signature(scope["L"]["self"].forward).parameters)
+        return f"argument {parameters[min(int(found[1]), len(parameters) - 1)]}{found[2]}"
     source = _tidy(source)
     if found := re.match(r"G\['__import_(\w+)'\]\.(.*)$", source):
         return f"global {found[2]} of {found[1].replace('_dot_', '.')}"
@@ -199,11 +205,11 @@ def _tidy(source: str) -> str:
     return source.replace(".__class__", "")
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _compiled(source: str) -> types.CodeType:
     return compile(source, "<source of a guard>", "eval")
 
 
 def evaluated(source: str, scope: Scope) -> Any:
     """What a source is now."""
-    return eval(_compiled(source), scope)  # the sources are Dynamo's, which evaluates them in the same way
+    return eval(_compiled(source), scope)  # noqa: S307 (Dynamo's expressions, as it evaluates them)

@@ -99,11 +99,14 @@ class StageGraphs:
             CaptureError: a constant differs from the traced one, or the arguments have another structure, or a guarded
                 global or closure variable has changed since.
         """
-        self.sources.check({})
         targets = {TARGET: kwargs.pop(TARGET, None)} if self.layout.has_loss else {}
         tensors: dict[str, torch.Tensor] = {}
+        calls = []
         for traced, positional, named in ((self.arguments, args, kwargs), (self.target_arguments, (), targets)):
-            tensors |= traced.matched(flatten_arguments(traced.signature, "the traced call", positional, named))
+            given = flatten_arguments(traced.signature, "the traced call", positional, named)
+            tensors |= traced.matched(given)
+            calls.append(given.rebuild(dict(zip(given.paths, given.tensors, strict=True))))
+        self.sources.check({"args": calls[0].args, "kwargs": calls[0].kwargs, "target": calls[1].args})
         return {f"input.{path}": tensor for path, tensor in tensors.items()}
 
     def result(self, values: Mapping[str, Any]) -> Any:

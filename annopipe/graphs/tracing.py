@@ -18,7 +18,7 @@ from annopipe.graphs.arguments import TARGET, Arguments, flatten_arguments
 from annopipe.graphs.attributes import SideEffects
 from annopipe.graphs.calling import TracedCall, call_stage
 from annopipe.graphs.capture import ForeignTensorError, export_joint
-from annopipe.graphs.checkpointing import CheckpointError, checkpoints_refused, replay
+from annopipe.graphs.checkpointing import CheckpointError, checkpoints_refused
 from annopipe.graphs.cleanup import clean_joint_graph
 from annopipe.graphs.describing import Names, described
 from annopipe.graphs.dynamo import Captured, capture
@@ -29,6 +29,7 @@ from annopipe.graphs.ops import has_effect
 from annopipe.graphs.partition import partition
 from annopipe.graphs.random_state import untouched_random_state
 from annopipe.graphs.regions import place
+from annopipe.graphs.replay import replay
 from annopipe.graphs.stage_graph import StageGraph
 from annopipe.graphs.stage_graphs import StageGraphs
 
@@ -41,7 +42,7 @@ def trace(
     kwargs: Mapping[str, Any] | None = None,
     loss_fn: Callable[[Any, Any], torch.Tensor] | None = None,
     target: Any = None,
-    strict: bool = False,  # noqa: FBT001, FBT002 (named so in the public face)
+    strict: bool = False,
 ) -> StageGraphs:
     """Trace one stage into explicit forward and backward graphs that carry the module's tags.
 
@@ -50,8 +51,14 @@ def trace(
     depend on data (dropless routing) stay symbolic, so one trace serves 0, 1 and many tokens; other shapes are fixed.
     The graphs run what eager PyTorch would run, so values and gradients are equal to eager's bit by bit. Known to
     differ in the last bits: gradients of ``prod``, float32 ``nn.LSTM`` on CPU, and, under autocast, gradients of a
-    weight that is used more than once (eager's cast is shared). Activation checkpointing is not honoured yet:
-    everything is saved.
+    weight that is used more than once (eager's cast is shared).
+
+    Direct tracing runs ``forward`` and sees tensor operations only: it freezes the Python values that forward reads and
+    refuses activation checkpointing. Strict tracing has Dynamo read ``forward`` first. The graphs are the same, but
+    they refuse a module whose attributes, globals or closure variables have changed since, and a forward that is not
+    one graph is refused. ``torch.utils.checkpoint`` is honoured: what it covers is computed again in the backward
+    instead of saved, but for communication, host reads, sorting and random numbers, which happen once. Buffers are
+    updated once, too, where eager's checkpoint updates them twice.
 
     Args:
         module: any ``nn.Module``; on CPU, on GPU, or on "meta" or fake tensors.
@@ -60,6 +67,7 @@ def trace(
         loss_fn: ``loss_fn(output, target)`` of the last stage; the graph then has a loss port, and only the loss has a
             tangent.
         target: example target for ``loss_fn``.
+        strict: capture by Dynamo, which takes longer and refuses more.
 
     Raises:
         CaptureError: the module cannot be traced (the message names the user's line), changes parameters, arguments or
@@ -68,6 +76,12 @@ def trace(
     >>> graphs = trace(nn.Linear(3, 2), (torch.ones(4, 3),))
     >>> [port.name for port in graphs.forward.inputs]
     ['param.weight', 'param.bias', 'input.input']
+    >>> module = nn.Dropout(0.1)
+    >>> graphs = trace(module, (torch.ones(2),), strict=True)
+    >>> module.p = 0.2
+    >>> graphs.bind(module)
+    Traceback (most recent call last):
+    annopipe.errors.CaptureError: self.p was 0.1 when the module was traced and is 0.2 now; the graphs hold ...
     """
     if kwargs is not None and not isinstance(kwargs, Mapping):
         raise CaptureError(
