@@ -62,8 +62,9 @@ class _Replay(fx.Interpreter):
 def _read_lists_at_once(graph: fx.Graph) -> None:
     """Have ``tolist`` unbind its tensor, as in eager; Dynamo captures it as ``x[0].item(), x[1].item(), ...``."""
     for first in graph.find_nodes(op="call_function", target=operator.getitem):
-        source, index = first.args[:2]
-        reads = _reads_of_list(first) if index == 0 and isinstance(source, fx.Node) else []
+        source = first.args[0]
+        starts = first.args[1:] == (0,) and isinstance(source, fx.Node)
+        reads = _reads_of_list(first) if starts else []
         if len(reads) < 2:  # one read may as well be an element
             continue
         with graph.inserting_before(first):

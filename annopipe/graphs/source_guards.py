@@ -59,7 +59,7 @@ def _repr(value: Any, _: Any) -> str:
 _ASPECTS: Mapping[str, Aspect] = {
     "value": Aspect(_value, _repr),
     "code": Aspect(_code, _repr),
-    "type": Aspect(lambda v, _: type(v), lambda v, _: f"a {type(v).__qualname__}"),
+    "type": Aspect(lambda v, _: type(v), lambda v, _: f"of type {type(v).__qualname__}"),
     "length": Aspect(lambda v, _: len(v), lambda v, _: f"of length {len(v)}"),
     "keys": Aspect(lambda v, _: [_value(k, None) for k in v], lambda v, _: f"with the keys {reprlib.repr(list(v))}"),
     "holds": Aspect(lambda v, key: key in v, lambda v, k: f"{'with' if k in v else 'without'} the key {k!r}"),
@@ -82,7 +82,8 @@ class _SameTensor:
         a, b = self._tensor, other._tensor
         if a is b:
             return True
-        if a.is_meta or b.is_meta or (a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device):
+        without_data = any(tensor.is_meta or hasattr(tensor, "fake_mode") for tensor in (a, b))
+        if without_data or (a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device):
             return False
         return torch.equal(a, b)
 
@@ -182,10 +183,10 @@ def user_name(source: str, scope: Scope) -> str:
         code = owner.__code__
         names = code.co_varnames[: code.co_argcount][-len(owner.__defaults__) :]
         return f"the default of {_tidy(names[int(function[2])] + function[3])} of {owner.__name__}"
-    if (found := re.match(r"L\['args'\]\[(\d+)\](.*)$", source)) and "L" in scope:
+    source = _tidy(source)
+    if (found := re.match(r"args\[(\d+)\](.*)$", source)) and "L" in scope:
         parameters = list(inspect.signature(scope["L"]["self"].forward).parameters)
         return f"argument {parameters[min(int(found[1]), len(parameters) - 1)]}{found[2]}"
-    source = _tidy(source)
     if found := re.match(r"G\['__import_(\w+)'\]\.(.*)$", source):
         return f"global {found[2]} of {found[1].replace('_dot_', '.')}"
     found = re.match(r"G\['\w+'\]\['(\w+)'\](.*)$", source) or re.match(r"G\['(\w+)'\](.*)$", source)
