@@ -67,6 +67,7 @@ class TracedCall(nn.Module):
         self._target = target
         self._loss_fn = loss_fn
         self._stage = run
+        self._is_captured = run is not call_stage
         self._tied = _tied(module)
         self.layout = OutputLayout((), (), (), pytrees.tree_flatten(())[1])
         self.moved: list[str] = []
@@ -77,9 +78,11 @@ class TracedCall(nn.Module):
         targets = dict(zip(self._target.paths, tensors[len(own) :], strict=True))
         with contextlib.ExitStack() as stack:
             stack.enter_context(foreign_tensors_as_constants())
-            moved, loops = stack.enter_context(noticed_draws()), stack.enter_context(HitLoops())
+            moved = stack.enter_context(noticed_draws())
+            loops = None if self._is_captured else stack.enter_context(HitLoops())  # a capture has no Python loops
             result, loss = self._run(own, targets)
-            loops.check_finished()
+            if loops is not None:
+                loops.check_finished()
             self.moved = moved()
         return self._flatten(result, loss)
 

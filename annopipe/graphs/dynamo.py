@@ -23,7 +23,7 @@ from torch._dynamo import config
 from torch._dynamo.convert_frame import fullgraph_capture
 from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.guards import _get_closure_vars
-from torch._dynamo.utils import get_metrics_context
+from torch._dynamo.utils import get_metrics_context, get_torch_function_mode_stack, set_torch_function_mode_stack
 
 from annopipe.errors import AnnopipeError, CaptureError
 from annopipe.graphs.failures import user_frame
@@ -45,6 +45,7 @@ _SETTINGS = {
     "trace_autograd_ops": True,
 }
 _SIDE_EFFECTS = "certain side effects happened"  # in a warning that ends with a list of sources
+_MODES = "<unknown source>"  # the stack of function modes, which `with` blocks in forward leave as it was
 # By the name of Dynamo's guard: what of a value it holds for. Guards of the process's state are the graph's own nodes.
 _ASPECTS = {
     **dict.fromkeys(("CONSTANT_MATCH", "CONSTANT_SUBCLASS_MATCH", "EQUALS_MATCH", "ID_MATCH"), "value"),
@@ -122,7 +123,17 @@ def capture(
         return Captured(function, kept)
     module = captured.backend_input.graph_module
     run = captured.forward_callable(compiled_fn=lambda *inputs: replay(module, *inputs), extra_globals=scope)
-    return Captured(run, kept, tuple(Change(user_name(source, found), evaluated(source, found)) for source in sources))
+
+    def run_alone(*args: Any, **kwargs: Any) -> Any:
+        modes = get_torch_function_mode_stack()  # a capture ends with those of its own time
+        try:
+            return run(*args, **kwargs)
+        finally:
+            set_torch_function_mode_stack(modes)
+
+    return Captured(
+        run_alone, kept, tuple(Change(user_name(source, found), evaluated(source, found)) for source in sources)
+    )
 
 
 @contextlib.contextmanager
@@ -135,7 +146,8 @@ def _noted_changes() -> Iterator[list[str]]:
     for warning in caught:
         _, found, listed = str(warning.message).partition(_SIDE_EFFECTS)
         if found:
-            sources += dict.fromkeys(ast.literal_eval(listed[listed.index("[") :]))
+            named = dict.fromkeys(ast.literal_eval(listed[listed.index("[") :]))
+            sources += [source for source in named if source != _MODES]
         else:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 

@@ -2,8 +2,8 @@
 
 Keys that PyTorch writes: ``val`` (the fake value), ``custom`` (annotations), ``desc`` (what an AOT input or output is),
 ``partitioner_tag`` (which side of the joint graph an op was traced on), ``recompute`` and ``ac_graph_id`` (activation
-checkpointing), ``unbacked_bindings`` (sizes that the op reads from data), ``stack_trace``, ``example_value`` (``val`` of
-Dynamo's graphs). Ours: ``annopipe`` holds one ``Placement``.
+checkpointing), ``unbacked_bindings`` (sizes that the op reads from data), ``stack_trace``, ``example_value`` (Dynamo's
+``val``). Ours: ``annopipe`` holds one ``Placement``.
 """
 
 import contextlib

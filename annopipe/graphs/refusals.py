@@ -18,6 +18,10 @@ _SENTENCES = (
     (r"builtin operator `(\w+)`", "it calls {0}, which no graph can replay: leave it out of forward"),
     (r"wrapped with `torch\.compiler\.disable`", "it calls a function under torch.compiler.disable: take that off"),
     (r"does not know how to trace the (?:Python )?builtin `(.+?)\.?`", "it calls {0}, which no graph can replay"),
+    (
+        r"function `checkpoint_sequential`",
+        "it calls checkpoint_sequential, which Dynamo does not read: call torch.utils.checkpoint.checkpoint per part",
+    ),
     (r"marked that the function `(.+?)`", "it calls {0}, which no graph can replay"),
     (r"Failed to find name `(.+?)`", "the name {0} is not defined"),
     (r"raised exception (?:ObservedException\()?(.+)", "it raises {0}"),

@@ -63,9 +63,8 @@ def _read_lists_at_once(graph: fx.Graph) -> None:
     """Have ``tolist`` unbind its tensor, as in eager; Dynamo captures it as ``x[0].item(), x[1].item(), ...``."""
     for first in graph.find_nodes(op="call_function", target=operator.getitem):
         source = first.args[0]
-        starts = first.args[1:] == (0,) and isinstance(source, fx.Node)
-        reads = _reads_of_list(first) if starts else []
-        if len(reads) < 2:  # one read may as well be an element
+        reads = _reads_of_list(first)
+        if not isinstance(source, fx.Node) or len(reads) < 2:  # one read may as well be an element
             continue
         with graph.inserting_before(first):
             parts = graph.call_method("unbind", (source,))
@@ -80,6 +79,8 @@ def _read_lists_at_once(graph: fx.Graph) -> None:
 def _reads_of_list(first: fx.Node) -> list[fx.Node]:
     """The ``item()`` nodes of all elements of a one-dimensional tensor, if they follow each other."""
     source: Any = first.args[0]
+    if not isinstance(source, fx.Node):
+        return []
     shape = getattr(meta.example(source), "shape", ())
     reads: list[fx.Node] = []
     element = first

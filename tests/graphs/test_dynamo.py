@@ -89,7 +89,9 @@ def test_one_trace_of_a_mixture_of_experts_serves_any_routing() -> None:
         check_against_eager(module, (leaf(2, 5, 32).detach().mul(scale).requires_grad_(),), graphs=graphs, idle=True)
 
 
-@pytest.mark.parametrize("loss_fn", [F.cross_entropy, nn.CrossEntropyLoss(label_smoothing=0.1)], ids=["function", "module"])
+@pytest.mark.parametrize(
+    "loss_fn", [F.cross_entropy, nn.CrossEntropyLoss(label_smoothing=0.1)], ids=["function", "module"]
+)
 def test_a_loss_is_part_of_the_capture(loss_fn: Any) -> None:
     module, x, target = nn.Linear(3, 4), leaf(5, 3), torch.tensor([0, 1, 2, 3, -100])
     graphs = strict(module, x, loss_fn=loss_fn, target=target)
@@ -162,7 +164,8 @@ def count_globally(_: Any, x: Tensor) -> Tensor:
 
 def test_what_forward_keeps_in_globals_is_refused_and_untouched() -> None:
     with pytest.raises(
-        CaptureError, match=r"Function.forward changes global COUNTS of .*test_dynamo, global SEEN of .*test_dynamo: a graph"
+        CaptureError,
+        match=r"Function.forward changes global COUNTS of .*test_dynamo, global SEEN of .*test_dynamo: a graph",
     ):
         strict(Function(count_globally), leaf(2))
     assert (COUNTS, SEEN) == ({"calls": 0}, [])
@@ -195,7 +198,7 @@ def test_setting_an_attribute_to_what_it_was_is_fine() -> None:
         return self.linear(x)
 
     module = buffered(forward, n=torch.zeros(3))
-    module.size = 2
+    setattr(module, "size", 2)  # noqa: B010 (an attribute that modules do not declare)
     check_against_eager(module, (x := leaf(2, 3),), graphs=strict(module, x))
 
 
@@ -256,7 +259,8 @@ def leaves(_: Any, x: Tensor) -> Tensor:
 )
 def test_a_forward_that_is_not_one_graph_is_refused_with_the_line(forward: Any, reason: str) -> None:
     with pytest.raises(
-        CaptureError, match=rf"cannot trace Function strictly: {reason}.*\n  at .*test_dynamo.py:\d+, in {forward.__name__}: "
+        CaptureError,
+        match=rf"cannot trace Function strictly: {reason}.*\n  at .*test_dynamo.py:\d+, in {forward.__name__}: ",
     ):
         strict(Function(forward), leaf(2, 2))
 
@@ -267,7 +271,9 @@ def test_what_tracing_finds_later_names_the_line_too() -> None:
     def writes(_: Any, x: Tensor) -> Tensor:
         return x * count.add_(1)
 
-    with pytest.raises(CaptureError, match=r"it changes a tensor .*make it a buffer\n  at .*test_dynamo.py:\d+, in writes"):
+    with pytest.raises(
+        CaptureError, match=r"it changes a tensor .*make it a buffer\n  at .*test_dynamo.py:\d+, in writes"
+    ):
         strict(Function(writes), leaf(3))
     assert torch.equal(count, torch.zeros(3))
 

@@ -56,7 +56,7 @@ class Reader(nn.Module):
         super().__init__()
         self.linear = nn.Linear(3, 3)
         self.layers = nn.ModuleList([nn.Linear(3, 3), nn.Dropout(0.25)])
-        self.layers[0].depth = 2
+        setattr(self.layers[0], "depth", 2)  # noqa: B010 (an attribute that Linear does not declare)
         self.n, self.steps, self.bias = 2, [1, 2], None
         self.options, self.scaled, self.absent = Options(), times(5), times(None)
         self.mask = torch.tensor([1.0, 0.0, 1.0])
@@ -78,7 +78,7 @@ class Reader(nn.Module):
         return with_default(self.absent(self.scaled(x)) * self.layers[0].depth * self.mask)
 
 
-Change = Callable[[pytest.MonkeyPatch, Reader], None]
+Change = Callable[[pytest.MonkeyPatch, Reader], Any]
 HERE = "tests.graphs.test_source_guards"
 CHANGES: dict[str, tuple[Change, str]] = {
     "number": (lambda p, m: p.setattr(m, "n", 3), "self.n was 2 when the module was traced and is 3 now"),
@@ -96,8 +96,14 @@ CHANGES: dict[str, tuple[Change, str]] = {
     ),
     "class attribute": (lambda p, m: p.setattr(type(m), "rate", 8), "self.rate was 7 * is 8 now"),
     "class attribute, hidden": (lambda p, m: p.setattr(m, "rate", 8, raising=False), "self.rate was * now"),
-    "attribute of an object": (lambda p, m: p.setattr(m.options, "factor", 1.5), "self.options.factor was 0.5 * is 1.5 now"),
-    "class attribute of an object": (lambda p, _: p.setattr(Options, "power", 3), "self.options.power was 2 * is 3 now"),
+    "attribute of an object": (
+        lambda p, m: p.setattr(m.options, "factor", 1.5),
+        "self.options.factor was 0.5 * is 1.5 now",
+    ),
+    "class attribute of an object": (
+        lambda p, _: p.setattr(Options, "power", 3),
+        "self.options.power was 2 * is 3 now",
+    ),
     "enumeration": (
         lambda p, m: p.setattr(m.options, "mode", Mode.KEEP),
         "self.options.mode was <Mode.ADD: 1> * is <Mode.KEEP: 2> now",
@@ -107,20 +113,41 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "item": (lambda _, m: m.steps.__setitem__(1, 5), "self.steps[1] was 2 * is 5 now"),
     "None": (lambda p, m: p.setattr(m, "bias", 3), "self.bias was None * is 3 now"),
     "closure": (lambda p, m: p.setattr(m, "scaled", times(6)), "closure variable n of scaled was 5 * is 6 now"),
-    "None in a closure": (lambda p, m: p.setattr(m, "absent", times(6)), "closure variable n of scaled was None * is 6 now"),
+    "None in a closure": (
+        lambda p, m: p.setattr(m, "absent", times(6)),
+        "closure variable n of scaled was None * is 6 now",
+    ),
     "default": (
         lambda p, _: p.setattr(with_default, "__defaults__", (3,)),
         "the default of exponent of with_default was 2 * is 3 now",
     ),
     "function": (lambda p, m: p.setattr(m, "scaled", torch.relu), "self.scaled was times.<locals>.scaled * now"),
-    "global function": (lambda p, _: p.setitem(globals(), "with_default", torch.relu), f"global with_default of {HERE} was * now"),
-    "class of a submodule": (lambda _, m: setattr(m, "linear", nn.Identity()), "self.linear was of type Linear * is of type Identity now"),
+    "global function": (
+        lambda p, _: p.setitem(globals(), "with_default", torch.relu),
+        f"global with_default of {HERE} was * now",
+    ),
+    "class of a submodule": (
+        lambda _, m: setattr(m, "linear", nn.Identity()),
+        "self.linear was of type Linear * is of type Identity now",
+    ),
     "attribute that was not there": (lambda p, m: p.setattr(m, "late", 1, raising=False), "self * late * now"),
-    "hook": (lambda _, m: m.linear.register_forward_hook(lambda *_: None) and None, "self.linear._forward_hooks was of length 0 * now"),
-    "tensor that is no buffer": (lambda p, m: p.setattr(m, "mask", torch.zeros(3)), "self.mask was a tensor * another one, now"),
-    "global tensor": (lambda p, _: p.setitem(globals(), "TABLE", torch.zeros(3)), f"global TABLE of {HERE} was a tensor * now"),
+    "hook": (
+        lambda _, m: m.linear.register_forward_hook(lambda *_: None),
+        "self.linear._forward_hooks was of length 0 * now",
+    ),
+    "tensor that is no buffer": (
+        lambda p, m: p.setattr(m, "mask", torch.zeros(3)),
+        "self.mask was a tensor * another one, now",
+    ),
+    "global tensor": (
+        lambda p, _: p.setitem(globals(), "TABLE", torch.zeros(3)),
+        f"global TABLE of {HERE} was a tensor * now",
+    ),
     "gone": (lambda p, m: p.delattr(m, "n"), "self.n was 2 when the module was traced and is gone"),
-    "patched forward": (lambda p, m: p.setattr(m.linear, "forward", torch.relu, raising=False), "self.linear.forward was its class's * is the object's own now"),
+    "patched forward": (
+        lambda p, m: p.setattr(m.linear, "forward", torch.relu, raising=False),
+        "self.linear.forward was its class's * is the object's own now",
+    ),
 }
 
 
@@ -141,7 +168,9 @@ def test_a_changed_value_is_refused_by_its_source(name: str, traced: Any, monkey
         graphs.bind(module)
 
 
-def test_a_value_outside_of_the_module_is_checked_with_the_inputs_too(traced: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_outside_of_the_module_is_checked_with_the_inputs_too(
+    traced: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, graphs = traced
     graphs.bind_inputs(leaf(2, 3))
     monkeypatch.setitem(globals(), "K", 4)
