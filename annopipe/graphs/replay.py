@@ -86,7 +86,7 @@ def _reads_of_list(first: fx.Node) -> list[fx.Node]:
     element = first
     while len(shape) == 1 and len(reads) < shape[0]:
         read = element.next
-        reads_element = element.target is operator.getitem and element.args == (source, len(reads))
+        reads_element = element.target is operator.getitem and list(element.args) == [source, len(reads)]
         if not (reads_element and read.op == "call_method" and read.target == "item" and list(element.users) == [read]):
             return []
         reads.append(read)

@@ -79,8 +79,9 @@ def trace(
     >>> module = nn.Dropout(0.1)
     >>> graphs = trace(module, (torch.ones(2),), strict=True)
     >>> module.p = 0.2
-    >>> graphs.bind(module)
+    >>> graphs.bind(module)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
+        ...
     annopipe.errors.CaptureError: self.p was 0.1 when the module was traced and is 0.2 now; the graphs hold ...
     """
     if kwargs is not None and not isinstance(kwargs, Mapping):

@@ -198,6 +198,7 @@ def test_a_buffer_is_updated_once_and_the_recomputation_reads_its_old_value() ->
     check_against_eager(reference, (x,), graphs=graphs)
 
 
+@pytest.mark.slow
 def test_launches_inside_are_issued_once_on_real_ranks(tmp_path: Any) -> None:
     program = tmp_path / "recomputation_program.py"
     program.write_text(
