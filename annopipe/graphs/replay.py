@@ -81,9 +81,9 @@ def _reads_of_list(first: fx.Node) -> list[fx.Node]:
     source: Any = first.args[0]
     if not isinstance(source, fx.Node):
         return []
-    shape = getattr(meta.example(source), "shape", ())
+    shape: Any = getattr(meta.example(source), "shape", ())
     reads: list[fx.Node] = []
-    element = first
+    element: Any = first
     while len(shape) == 1 and len(reads) < shape[0]:
         read = element.next
         reads_element = element.target is operator.getitem and list(element.args) == [source, len(reads)]
