@@ -17,6 +17,8 @@ PACKAGES = ("annopipe", "rewriters", "benchmarks")
 # The files that wrap private torch modules, each with what it wraps.
 ADAPTERS = {
     "annopipe/graphs/capture.py": "torch._functorch (joint graph, partitioner), torch._subclasses (fake tensors)",
+    "annopipe/graphs/checkpointing.py": "torch.utils.checkpoint, and torch.utils._python_dispatch to mark operations",
+    "annopipe/graphs/dynamo.py": "torch._dynamo (graph capture, guards)",
     "annopipe/graphs/eager_kernels.py": "torch._C and torch._ops (Python kernels that only tracing uses)",
     "annopipe/graphs/operators.py": "torch._ops, torch._C (operators that users name, and their schemas)",
     "annopipe/graphs/ops.py": "torch._ops (what kind of operator a node calls)",

@@ -84,6 +84,12 @@ class Arguments:
         leaves = [tensors[path] if path in tensors else constants[path] for path in self.order]
         return inspect.BoundArguments(self.signature, pytrees.tree_unflatten(leaves, self.spec))
 
+    def with_own_tensors(self) -> inspect.BoundArguments:
+        """The call with a tensor of its own, and no history, for every argument; memory is shared."""
+        return self.rebuild(
+            {p: t.detach().requires_grad_(t.requires_grad) for p, t in zip(self.paths, self.tensors, strict=True)}
+        )
+
     def without_tensors(self) -> "Arguments":
         """The same without the example tensors, whose memory may then be freed."""
         return dataclasses.replace(self, tensors=())

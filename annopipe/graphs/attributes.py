@@ -43,6 +43,10 @@ class SideEffects:
             if cls.__module__.split(".")[0] not in _SKIPPED_PACKAGES:
                 self._walk(cls.__name__, cls)
 
+    def sees(self, target: Any) -> bool:
+        """Whether changes of an object would be noticed."""
+        return id(target) in self._seen
+
     def restore(self) -> list[str]:
         """Put everything back as it was; returns the dotted paths that had changed.
 

@@ -26,13 +26,28 @@ from annopipe.graphs.module_paths import recorded_module_paths
 from annopipe.graphs.random_state import noticed_draws
 from annopipe.graphs.stage_graphs import OutputLayout
 
-__all__ = ["INNER", "TracedCall"]
+__all__ = ["INNER", "TracedCall", "call_stage"]
 
 INNER = "stage"  # the module's name inside a TracedCall
 
 
+def call_stage(  # the names are those of sources of guards; no globals, since Dynamo captures it alone
+    self: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    loss_fn: Callable[..., Any] | None,
+    target: tuple[Any, ...],
+) -> tuple[Any, Any]:
+    """What forward and, on a last stage, ``loss_fn`` return."""
+    result = self(*args, **kwargs)
+    return result, None if loss_fn is None else loss_fn(result, *target)
+
+
 class TracedCall(nn.Module):
     """Calls the module on flat tensors. Tracing runs it more than once; the attributes tell of the last run.
+
+    Args:
+        run: ``call_stage``, or a capture of it.
 
     Attributes:
         layout: how the module's result is put together from outputs.
@@ -40,13 +55,20 @@ class TracedCall(nn.Module):
     """
 
     def __init__(
-        self, module: nn.Module, arguments: Arguments, loss_fn: Callable[..., Any] | None, target: Arguments
+        self,
+        module: nn.Module,
+        arguments: Arguments,
+        loss_fn: Callable[..., Any] | None,
+        target: Arguments,
+        run: Callable[..., Any] = call_stage,
     ) -> None:
         super().__init__()
         self.add_module(INNER, module)
         self._arguments = arguments
         self._target = target
         self._loss_fn = loss_fn
+        self._stage = run
+        self._is_captured = run is not call_stage
         self._tied = _tied(module)
         self.layout = OutputLayout((), (), (), pytrees.tree_flatten(())[1])
         self.moved: list[str] = []
@@ -57,9 +79,11 @@ class TracedCall(nn.Module):
         targets = dict(zip(self._target.paths, tensors[len(own) :], strict=True))
         with contextlib.ExitStack() as stack:
             stack.enter_context(foreign_tensors_as_constants())
-            moved, loops = stack.enter_context(noticed_draws()), stack.enter_context(HitLoops())
+            moved = stack.enter_context(noticed_draws())
+            loops = None if self._is_captured else stack.enter_context(HitLoops())  # a capture has no Python loops
             result, loss = self._run(own, targets)
-            loops.check_finished()
+            if loops is not None:
+                loops.check_finished()
             self.moved = moved()
         return self._flatten(result, loss)
 
@@ -67,8 +91,8 @@ class TracedCall(nn.Module):
         module = self.get_submodule(INNER)
         call = self._arguments.rebuild(own)
         with _joined(self._tied), _put_back(module), recorded_module_paths(module):
-            result = module(*call.args, **call.kwargs)
-            loss = None if self._loss_fn is None else self._loss_fn(result, *self._target.rebuild(targets).args)
+            target = self._target.rebuild(targets).args
+            result, loss = self._stage(module, call.args, call.kwargs, self._loss_fn, target)
         if self._loss_fn is not None and (not isinstance(loss, torch.Tensor) or loss.dim() != 0):
             raise CaptureError("loss_fn returns one scalar tensor; add up a per-token loss inside it")
         if changed := self._arguments.changed(call, own):

@@ -1,6 +1,6 @@
 """Adapter to AOTAutograd: one module and example tensors in, one joint forward-backward FX graph with descriptors out.
 
-The only file that imports ``torch._functorch``, ``torch._subclasses`` and ``torch.utils._python_dispatch``. Sources:
+The only file that imports ``torch._functorch`` and ``torch._subclasses``. Sources:
 ``torch/_functorch/aot_autograd.py`` (``aot_export_joint_with_descriptors``) and ``_aot_autograd/descriptors.py`` there.
 """
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 
@@ -10,10 +11,22 @@ from torch import nn
 
 from annopipe.errors import AnnopipeError, CaptureError
 
-__all__ = ["Explained", "user_line"]
+__all__ = ["Explained", "PlacedError", "user_frame", "user_line"]
 
 _TORCH = Path(torch.__file__).parent
 _HIDDEN = (_TORCH, Path(__file__).parent, Path(__file__).parent.parent / "annotate.py", Path(contextlib.__file__))
+
+
+class PlacedError(Exception):
+    """Something went wrong (the cause) at a line of the user's code that is not in the traceback.
+
+    Args:
+        line: the line, as ``user_frame`` tells it; "" if it is not known.
+    """
+
+    def __init__(self, line: str) -> None:
+        super().__init__(line)
+        self.line = line
 
 
 class Explained:
@@ -36,14 +49,22 @@ class Explained:
     ) -> None:
         if not isinstance(error, Exception) or isinstance(error, AnnopipeError):
             return
+        line = error.line if isinstance(error, PlacedError) else ""
+        if isinstance(error, PlacedError) and isinstance(error.__cause__, Exception):
+            error = error.__cause__
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        told = "" if isinstance(error, self._plain) else f" ({type(error).__name__})"
-        raise CaptureError(f"cannot trace {self._name}: {reason}{told}{user_line(trace)}") from error
+        told = "" if isinstance(error, (AnnopipeError, *self._plain)) else f" ({type(error).__name__})"
+        raise CaptureError(f"cannot trace {self._name}: {reason}{told}{line or user_line(trace)}") from error
 
 
 def user_line(trace: TracebackType | None) -> str:
     """The innermost line that is neither PyTorch's nor ours, as text to append; else a line of ``torch.nn``; or ""."""
-    frames = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith("<")]
+    return user_frame(traceback.extract_tb(trace))
+
+
+def user_frame(stack: Iterable[traceback.FrameSummary]) -> str:
+    """The same for a stack, outermost frame first."""
+    frames = [frame for frame in stack if not frame.filename.startswith("<")]
     theirs = [f for f in frames if not any(Path(f.filename).is_relative_to(hidden) for hidden in _HIDDEN)]
     library = [f for f in frames if Path(f.filename).is_relative_to(_TORCH / "nn" / "modules") and f.name == "forward"]
     for frame in (theirs or library)[-1:]:

@@ -2,16 +2,21 @@
 
 Keys that PyTorch writes: ``val`` (the fake value), ``custom`` (annotations), ``desc`` (what an AOT input or output is),
 ``partitioner_tag`` (which side of the joint graph an op was traced on), ``seq_nr`` (the autograd node that an op made
-or ran in), ``nn_module_stack`` (of front ends that keep one). Ours: ``annopipe`` holds one ``Placement``,
-``annopipe_declaration`` one ``Declaration``.
+or ran in), ``nn_module_stack`` (of front ends that keep one), ``recompute`` and ``ac_graph_id`` (activation
+checkpointing), ``unbacked_bindings`` (sizes that the op reads from data), ``stack_trace``, ``example_value`` (Dynamo's
+``val``). Ours: ``annopipe`` holds one ``Placement``, ``annopipe_declaration`` one ``Declaration``.
 """
 
+import contextlib
 import dataclasses
 import re
+import traceback
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import fx
+from torch.utils.checkpoint import CheckpointPolicy
 
 from annopipe.annotate import KIND_KEY, LANE_KEY, REGION_KEY
 from annopipe.errors import GraphError
@@ -22,17 +27,24 @@ __all__ = [
     "Placement",
     "custom_tags",
     "declaration",
+    "example",
+    "group",
+    "is_number",
     "is_traced_in_backward",
     "is_traced_in_forward",
+    "makes_sizes",
+    "marked",
     "module_path",
     "placed",
     "placement",
+    "recompute_group",
     "sequence_number",
     "set_declaration",
     "set_placement",
     "set_tag",
     "set_value",
     "size_bytes",
+    "stack",
     "tag_kind",
     "tag_lane",
     "tag_region",
@@ -46,6 +58,9 @@ _RULE = "annopipe_rule"
 _MODULE_FQN = "module_fqn"  # torchtitan's annotation
 _SELF = re.compile(r"^(L\['self'\]|self)\.?")
 _ITEM = re.compile(r"(?:\._modules)?\[['\"]?(\w+)['\"]?\]")
+_POLICY = "recompute"
+_GROUP = "ac_graph_id"
+_AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -123,9 +138,61 @@ def is_traced_in_backward(node: fx.Node) -> bool:
     return node.meta.get("partitioner_tag") == "is_backward"
 
 
+@contextlib.contextmanager
+def marked(current: dict[str, Any], group: int, *, keep_policy: bool) -> Iterator[None]:
+    """While it is open, nodes that are traced belong to a checkpointed group.
+
+    Args:
+        current: the meta that tracing gives to new nodes.
+        keep_policy: leave the policy as it is, if there is one.
+    """
+    before = {key: current[key] for key in (_GROUP, _POLICY) if key in current}
+    current[_GROUP] = group
+    if not keep_policy or _POLICY not in current:
+        current[_POLICY] = CheckpointPolicy.PREFER_RECOMPUTE
+    try:
+        yield
+    finally:
+        for key in (_GROUP, _POLICY):
+            current.pop(key, None)
+        current.update(before)
+
+
+def group(node: fx.Node) -> int | None:
+    """The checkpointed group of an operation, or None outside of checkpoints."""
+    return node.meta.get(_GROUP)
+
+
+def is_number(node: fx.Node) -> bool:
+    """Whether the node's value is a number, such as a size."""
+    return isinstance(value(node), (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def recompute_group(node: fx.Node) -> int | None:
+    """The checkpointed group of an operation that its policy lets a backward compute again, or None."""
+    return node.meta.get(_GROUP) if node.meta.get(_POLICY) in _AGAIN else None
+
+
+def makes_sizes(node: fx.Node) -> bool:
+    """Whether the operation reads a size from data, as ``nonzero`` does."""
+    return bool(node.meta.get("unbacked_bindings"))
+
+
+def stack(node: fx.Node) -> list[traceback.FrameSummary]:
+    """The lines of source that made the node, outermost first; empty when they are not known."""
+    text = node.meta.get("stack_trace") or ""
+    found = re.findall(r'File "(.*?)", line (\d+), in (.*)\n *(.*)', text)
+    return [traceback.FrameSummary(file, int(line), name, line=code) for file, line, name, code in found]
+
+
 def value(node: fx.Node) -> Any:
     """The fake value of a node (tensor, symbolic number, tuple of them), or None."""
     return node.meta.get("val")
+
+
+def example(node: fx.Node) -> Any:
+    """The fake value of a node of a graph that Dynamo captured, or None."""
+    return node.meta.get("example_value")
 
 
 def set_value(node: fx.Node, fake: Any) -> None:

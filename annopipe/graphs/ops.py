@@ -31,6 +31,7 @@ __all__ = [
     "note_declarations",
     "set_group_name",
     "sharing_arguments",
+    "sorts",
     "traits",
     "view_chain",
     "written_arguments",
@@ -64,6 +65,7 @@ _WAITS = frozenset({WAIT_TENSOR})
 # Host reads by PyTorch's own tags, without those that read only for some arguments (boolean masks as indices).
 _HOST_TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _NOT_ALWAYS_HOST = frozenset({"aten::index", "aten::repeat_interleave", "aten::one_hot"})
+_SORTS = frozenset(f"aten::{name}" for name in ("argsort", "kthvalue", "mode", "msort", "sort", "topk"))
 _PURE_NAMESPACES = frozenset({"annopipe", "aten", "prim", "prims"})
 _PURE_HIGHER_ORDER = frozenset({"flex_attention", "flex_attention_backward", "triton_kernel_wrapper_functional"})
 # Not among them: functions that change their argument (iadd, setitem), call others, or return their argument (pos).
@@ -170,6 +172,12 @@ def is_declared(node: fx.Node) -> bool:
 
 def _declaration(node: fx.Node) -> Declaration:
     return meta.declaration(node) or declared(node.target) or _UNDECLARED
+
+
+def sorts(node: fx.Node) -> bool:
+    """Whether the operation decides an order, which equal values leave open: run again, it may decide another one."""
+    target: Any = node.target
+    return node.op == "call_function" and is_operator(target) and target._schema.name in _SORTS
 
 
 @functools.cache

@@ -5,7 +5,8 @@ does        gives each node its side, then two calls of ``extract``; what crosse
 guarantees  forward outputs and gradients are those of the joint graph; a saved value is never a launch, never a tuple,
             and not a view of a parameter or of another saved value (the view is made again in the backward); a getitem
             stays with its producer and a wait with its launch; operations with effects stay although nothing uses
-            their result; the backward needs no buffer that the forward updates.
+            their result; the backward needs no buffer that the forward updates. What a checkpoint covers is not saved
+            but computed again in the backward, just before its use (``annopipe.graphs.recomputation``).
 
     joint: x, w, t -> y, dx, dw        forward: x, w -> y, saved         backward: saved, w, t -> dx, dw
 """
@@ -19,6 +20,7 @@ from torch import fx
 from annopipe.graphs import meta
 from annopipe.graphs.extraction import Endpoint, ancestors, extract, saved_port
 from annopipe.graphs.ops import has_effect, is_getitem, launch_of, view_chain
+from annopipe.graphs.recomputation import put_recomputed_late, recomputed
 from annopipe.graphs.stage_graph import StageGraph, body, input_nodes, output_nodes
 
 __all__ = ["partition"]
@@ -40,10 +42,12 @@ def partition(joint: StageGraph) -> tuple[StageGraph, StageGraph | None]:
     forward = _forward_side(joint, [node for port, node in ports.items() if port.role not in _GRADIENTS])
     late = [node for node in effects if node not in forward]
     roots = [*(ports[p] for p in gradients), *late]
-    _keep_old_buffers(joint, forward, roots)
-    saved = _saved(joint, forward, roots)
+    kept = forward - recomputed(joint.graph, forward)
+    _keep_old_buffers(joint, kept, roots)
+    saved = _saved(joint, kept, roots)
     forward_graph = extract(joint, [*results, *saved], keep=[node for node in effects if node in forward])
     backward_graph = extract(joint, [p.name for p in gradients], inputs=saved, keep=late)
+    put_recomputed_late(backward_graph)
     return forward_graph, backward_graph
 
 
@@ -74,12 +78,12 @@ def _stays_with_input(node: fx.Node, forward: set[fx.Node]) -> bool:
     return is_getitem(node) or launch_of(node) is not None or reads_size
 
 
-def _saved(joint: StageGraph, forward: set[fx.Node], roots: list[fx.Node]) -> list[Endpoint]:
+def _saved(joint: StageGraph, kept: set[fx.Node], roots: list[fx.Node]) -> list[Endpoint]:
     """What crosses: the forward values that the backward needs, without views of parameters and of each other."""
     names = {n: p for p, n in zip(joint.inputs, input_nodes(joint.graph), strict=True)}
     bound = {n for n, p in names.items() if p.role in ("param", "buffer")}
     bound |= {n for n in joint.graph.nodes if n.op == "get_attr"}
-    chains = {node: view_chain(node) for node in _crossing(joint, forward, roots)}
+    chains = {node: view_chain(node) for node in _crossing(joint, kept, roots)}
     shared = collections.Counter(root for root, _ in chains.values())
     saved: set[fx.Node] = set()
     for node, (root, others) in chains.items():
@@ -89,25 +93,25 @@ def _saved(joint: StageGraph, forward: set[fx.Node], roots: list[fx.Node]) -> li
     return [(saved_port(node, names[node].name if node in names else node.name), node) for node in ordered]
 
 
-def _crossing(joint: StageGraph, forward: set[fx.Node], roots: Iterable[fx.Node]) -> list[fx.Node]:
-    """The forward values that backward nodes use, in program order."""
-    needed = ancestors(roots, stop=forward)
-    return [node for node in joint.graph.nodes if node in forward and node in needed]
+def _crossing(joint: StageGraph, kept: set[fx.Node], roots: Iterable[fx.Node]) -> list[fx.Node]:
+    """The values of nodes in ``kept`` that backward nodes use, in program order."""
+    needed = ancestors(roots, stop=kept)
+    return [node for node in joint.graph.nodes if node in kept and node in needed]
 
 
-def _keep_old_buffers(joint: StageGraph, forward: set[fx.Node], roots: list[fx.Node]) -> None:
+def _keep_old_buffers(joint: StageGraph, kept: set[fx.Node], roots: list[fx.Node]) -> None:
     """Where the backward needs a buffer that the forward updates, work on a copy.
 
     The update is written to the buffer's storage before the backward runs.
     """
     updated = {port.source for port in joint.outputs if port.role == "buffer_update"}
-    needed = {view_chain(node)[0] for node in _crossing(joint, forward, roots)}
+    needed = {view_chain(node)[0] for node in _crossing(joint, kept, roots)}
     for port, node in zip(joint.inputs, input_nodes(joint.graph), strict=True):
         if port.role == "buffer" and port.source in updated and node in needed:
             users = list(node.users)
             with joint.graph.inserting_before(body(joint.graph)[0]):
                 copy = joint.graph.call_function(torch.ops.aten.clone.default, (node,))
             copy.meta = dict(node.meta)
-            forward.add(copy)
+            kept.add(copy)
             for user in users:
                 user.replace_input_with(node, copy)

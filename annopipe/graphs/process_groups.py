@@ -1,5 +1,8 @@
 """Adapter: from the name of a process group, as graphs carry it, to the group (private in torch.distributed)."""
 
+from typing import cast
+
+import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _resolve_process_group
 
@@ -7,7 +10,12 @@ __all__ = ["group_by_name", "is_distributed"]
 
 
 def group_by_name(name: str) -> dist.ProcessGroup:
-    """The process group that functional collectives know by ``name``."""
+    """The process group that functional collectives know by ``name``; Dynamo takes it as a constant."""
+    return cast(dist.ProcessGroup, _looked_up(name))
+
+
+@torch.compiler.assume_constant_result
+def _looked_up(name: str) -> dist.ProcessGroup:
     return _resolve_process_group(name)  # type: ignore[arg-type]
 
 

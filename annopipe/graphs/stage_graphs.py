@@ -13,6 +13,7 @@ from annopipe.errors import CaptureError, GraphError
 from annopipe.graphs.arguments import TARGET, Arguments, Guard, flatten_arguments
 from annopipe.graphs.backward_split import split_backward
 from annopipe.graphs.ports import Port
+from annopipe.graphs.source_guards import SourceGuards
 from annopipe.graphs.stage_graph import StageGraph
 
 __all__ = ["OutputLayout", "StageGraphs"]
@@ -38,6 +39,7 @@ class StageGraphs:
     backward_input, backward_weight: the two halves of backward, split at first use.
     unshard, reduce_grad: None, since no parameter of this stage is sharded.
     modes, frozen: the module's training modes and frozen parameters, by name, when it was traced.
+    sources: the Python values that strict tracing found in the module and around it, and that have to stay the same.
     """
 
     forward: StageGraph
@@ -48,6 +50,7 @@ class StageGraphs:
     modes: Mapping[str, bool]
     frozen: frozenset[str]
     canonical: Mapping[str, str] = dataclasses.field(default_factory=dict)  # names of tied tensors to the first one
+    sources: SourceGuards = dataclasses.field(default_factory=SourceGuards)
     unshard: StageGraph | None = None
     reduce_grad: StageGraph | None = None
 
@@ -70,9 +73,10 @@ class StageGraphs:
 
         Raises:
             GraphError: the module lacks one, or it has another shape or dtype than the traced module's.
-            CaptureError: a training mode has changed since, or a parameter requires grad now.
+            CaptureError: a training mode or a guarded Python value has changed since, or a parameter requires grad now.
         """
         self._check_modes(module)
+        self.sources.check({"self": module})
         parameters = dict(module.named_parameters(remove_duplicate=False))
         buffers = dict(module.named_buffers(remove_duplicate=False))
         values: dict[str, Any] = {}
@@ -92,12 +96,17 @@ class StageGraphs:
         """Values for the input ports from a call like the traced one, with ``target=...`` where a loss was traced.
 
         Raises:
-            CaptureError: a constant differs from the traced one, or the arguments have another structure.
+            CaptureError: a constant differs from the traced one, or the arguments have another structure, or a guarded
+                global or closure variable has changed since.
         """
         targets = {TARGET: kwargs.pop(TARGET, None)} if self.layout.has_loss else {}
         tensors: dict[str, torch.Tensor] = {}
+        calls = []
         for traced, positional, named in ((self.arguments, args, kwargs), (self.target_arguments, (), targets)):
-            tensors |= traced.matched(flatten_arguments(traced.signature, "the traced call", positional, named))
+            given = flatten_arguments(traced.signature, "the traced call", positional, named)
+            tensors |= traced.matched(given)
+            calls.append(given.rebuild(dict(zip(given.paths, given.tensors, strict=True))))
+        self.sources.check({"args": calls[0].args, "kwargs": calls[0].kwargs, "target": calls[1].args})
         return {f"input.{path}": tensor for path, tensor in tensors.items()}
 
     def result(self, values: Mapping[str, Any]) -> Any:

@@ -15,11 +15,14 @@ from torch import nn
 
 from annopipe.errors import CaptureError
 from annopipe.graphs.arguments import TARGET, Arguments, flatten_arguments
+from annopipe.graphs.attributes import SideEffects
 from annopipe.graphs.balanced_sizes import record_balanced_sizes
-from annopipe.graphs.calling import TracedCall
+from annopipe.graphs.calling import TracedCall, call_stage
 from annopipe.graphs.capture import ForeignTensorError, export_joint
+from annopipe.graphs.checkpointing import CheckpointError, checkpoints_refused
 from annopipe.graphs.cleanup import clean_joint_graph
 from annopipe.graphs.describing import Names, described
+from annopipe.graphs.dynamo import Captured, capture
 from annopipe.graphs.effects import without_tokens
 from annopipe.graphs.failures import Explained
 from annopipe.graphs.foreign_tags import UPSTREAM_TAGS, ForeignTag, checked_tags, translate
@@ -28,6 +31,7 @@ from annopipe.graphs.ops import has_effect, note_declarations
 from annopipe.graphs.partition import partition
 from annopipe.graphs.random_state import untouched_random_state
 from annopipe.graphs.regions import place
+from annopipe.graphs.replay import replay
 from annopipe.graphs.stage_graph import StageGraph
 from annopipe.graphs.stage_graphs import StageGraphs
 
@@ -41,6 +45,7 @@ def trace(
     loss_fn: Callable[[Any, Any], torch.Tensor] | None = None,
     target: Any = None,
     *,
+    strict: bool = False,
     tags: Iterable[ForeignTag] = UPSTREAM_TAGS,
 ) -> StageGraphs:
     """Trace one stage into explicit forward and backward graphs that carry the module's tags.
@@ -50,8 +55,14 @@ def trace(
     depend on data (dropless routing) stay symbolic, so one trace serves 0, 1 and many tokens; other shapes are fixed.
     The graphs run what eager PyTorch would run, so values and gradients are equal to eager's bit by bit. Known to
     differ in the last bits: gradients of ``prod``, float32 ``nn.LSTM`` on CPU, and, under autocast, gradients of a
-    weight that is used more than once (eager's cast is shared). Activation checkpointing is not honoured yet:
-    everything is saved.
+    weight that is used more than once (eager's cast is shared).
+
+    Direct tracing runs ``forward`` and sees tensor operations only: it freezes the Python values that forward reads and
+    refuses activation checkpointing. Strict tracing has Dynamo read ``forward`` first. The graphs are the same, but
+    they refuse a module whose attributes, globals or closure variables have changed since, and a forward that is not
+    one graph is refused. ``torch.utils.checkpoint`` is honoured: what it covers is computed again in the backward
+    instead of saved, but for communication, host reads, sorting and random numbers, which happen once. Buffers are
+    updated once, too, where eager's checkpoint updates them twice.
 
     Args:
         module: any ``nn.Module``; on CPU, on GPU, or on "meta" or fake tensors.
@@ -60,6 +71,7 @@ def trace(
         loss_fn: ``loss_fn(output, target)`` of the last stage; the graph then has a loss port, and only the loss has a
             tangent.
         target: example target for ``loss_fn``.
+        strict: capture by Dynamo, which takes longer and refuses more.
         tags: which annotations of other code are regions; ``(*ap.UPSTREAM_TAGS, ap.ForeignTag(...))`` adds your own.
 
     Raises:
@@ -69,6 +81,13 @@ def trace(
     >>> graphs = trace(nn.Linear(3, 2), (torch.ones(4, 3),))
     >>> [port.name for port in graphs.forward.inputs]
     ['param.weight', 'param.bias', 'input.input']
+    >>> module = nn.Dropout(0.1)
+    >>> graphs = trace(module, (torch.ones(2),), strict=True)
+    >>> module.p = 0.2
+    >>> graphs.bind(module)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    annopipe.errors.CaptureError: self.p was 0.1 when the module was traced and is 0.2 now; the graphs hold ...
     """
     if kwargs is not None and not isinstance(kwargs, Mapping):
         raise CaptureError(
@@ -76,7 +95,7 @@ def trace(
             "trace(module, (x, y))"
         )
     with _ONE_AT_A_TIME:
-        return _trace(module, args, kwargs or {}, loss_fn, target, checked_tags(tags))
+        return _trace(module, args, kwargs or {}, loss_fn, target, checked_tags(tags), strict=strict)
 
 
 def _trace(
@@ -86,14 +105,19 @@ def _trace(
     loss_fn: Callable[..., Any] | None,
     target: Any,
     tags: tuple[ForeignTag, ...],
+    *,
+    strict: bool,
 ) -> StageGraphs:
     _refuse_untraceable_modules(module)
     signature = inspect.signature(module.forward)
     arguments = flatten_arguments(signature, f"{type(module).__name__}.forward", args, kwargs)
     target_arguments = _target_arguments(signature, loss_fn, target)
-    call = TracedCall(module, arguments, loss_fn, target_arguments)
     tensors = (*arguments.tensors, *target_arguments.tensors)
-    with untouched_random_state(), _kept(module), Explained(module, plain=(ForeignTensorError,)):
+    plain = (ForeignTensorError, CheckpointError)
+    captured = _captured(module, arguments, loss_fn, target_arguments) if strict else Captured(call_stage)
+    call = TracedCall(module, arguments, loss_fn, target_arguments, captured.run)
+    checkpoints = contextlib.nullcontext() if strict else checkpoints_refused()
+    with untouched_random_state(), _kept(module), Explained(module, plain=plain), checkpoints:
         joint = without_tokens(export_joint(call, tensors, lambda node: has_effect(node) or marks_hits(node)))
     if call.moved:
         raise CaptureError(
@@ -116,7 +140,30 @@ def _trace(
     modes = {name: child.training for name, child in module.named_modules()}
     frozen = frozenset(name for name, p in module.named_parameters() if not p.requires_grad)
     known = arguments.without_tensors(), target_arguments.without_tensors()
-    return StageGraphs(forward, backward, *known, call.layout, modes, frozen, names.canonical)
+    return StageGraphs(forward, backward, *known, call.layout, modes, frozen, names.canonical, captured.guards)
+
+
+def _captured(
+    module: nn.Module, arguments: Arguments, loss_fn: Callable[..., Any] | None, target: Arguments
+) -> Captured:
+    """The stage as Dynamo captures it."""
+    call = arguments.with_own_tensors()
+    given = {"self": module, "args": call.args, "kwargs": call.kwargs, "loss_fn": loss_fn}
+    with untouched_random_state(), _kept(module), Explained(module):
+        captured = capture(
+            call_stage,
+            {**given, "target": target.with_own_tensors().args},
+            what=type(module).__name__,
+            stay=["loss_fn"],
+            replay=lambda graph_module, *inputs: replay(graph_module, module, *inputs),
+        )
+    effects = SideEffects(module)  # what it sees is compared, and put back, when the capture runs
+    if lost := [change.name for change in captured.changes if not effects.sees(change.target)]:
+        raise CaptureError(
+            f"{type(module).__name__}.forward changes {', '.join(lost)}: a graph cannot replay that, and two "
+            "microbatches in flight would share it; return the value from forward"
+        )
+    return captured
 
 
 # Tracing replaces kernels and generators of the process while it runs.

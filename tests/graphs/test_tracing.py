@@ -229,15 +229,6 @@ MODULES: dict[str, Case] = {
         (leaf(3),),
     ),
     "item": lambda: (Function(lambda _, x: x * x.detach().sum().item()), (leaf(3),)),
-    "checkpoint": lambda: (
-        Function(
-            lambda s, x: torch.utils.checkpoint.checkpoint(
-                lambda y: F.dropout(s.linear(y)).tanh(), x, use_reentrant=False
-            ),
-            linear=nn.Linear(3, 3),
-        ),
-        (leaf(3, 3),),
-    ),
     "strided view": lambda: (Function(lambda _, x: (x * 2).as_strided((2, 3), (1, 4)) * 3), (leaf(3, 4),)),
     "no argument": lambda: (NoArgument(), ()),
 }
