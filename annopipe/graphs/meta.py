@@ -25,6 +25,7 @@ from annopipe.graphs.module_paths import MODULE_KEY
 
 __all__ = [
     "Placement",
+    "annotate_module_path",
     "custom_tags",
     "declaration",
     "example",
@@ -114,6 +115,12 @@ def module_path(node: fx.Node) -> str:
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     path = next((str(entry[0]) for entry in reversed(stack.values())), "")
     return _ITEM.sub(r".\1", _SELF.sub("", path))
+
+
+def annotate_module_path(node: fx.Node) -> None:
+    """Write the node's module path beside its tags, from where it reaches backward nodes as these do."""
+    if path := module_path(node):
+        node.meta["custom"] = {**custom_tags(node), MODULE_KEY: path}
 
 
 def sequence_number(node: fx.Node) -> int | None:

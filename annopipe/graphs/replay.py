@@ -1,7 +1,7 @@
 """Run a captured graph operation by operation, so that tracing sees what eager would run.
 
 needs       a graph as Dynamo captures it, and its inputs.
-does        runs its nodes with the tags that they carry; a checkpointed call runs in place.
+does        runs its nodes with the tags and module paths that they carry; a checkpointed call runs in place.
 guarantees  ``tolist`` is the same operations as in eager; what goes wrong names the user's line.
 """
 
@@ -35,6 +35,8 @@ def replay(graph_module: fx.GraphModule, module: nn.Module, *inputs: Any) -> Any
 class _Replay(fx.Interpreter):
     def __init__(self, graph_module: fx.GraphModule, parameters: set[int], groups: Iterator[int]) -> None:
         _read_lists_at_once(graph_module.graph)
+        for node in graph_module.graph.nodes:
+            meta.annotate_module_path(node)
         super().__init__(graph_module)
         self.extra_traceback = False
         self._parameters = parameters

@@ -1,10 +1,12 @@
 """Modules in which every kind of tag occurs, to compare what the two ways of tracing make of them."""
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.fx.traceback as fx_traceback
 from torch import Tensor, nn
 
 import annopipe as ap
@@ -62,6 +64,25 @@ def with_function(self: Any, x: Tensor) -> Tensor:
     return x.sum(1)
 
 
+class Known(nn.Module):
+    """Layers without a tag of ours: modules known by their names, exchanges by torchtitan's annotation."""
+
+    def __init__(self, *, exchanges: bool) -> None:
+        super().__init__()
+        self.exchanges = exchanges
+        layer = {"attention": nn.Linear(4, 4), "mlp": nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))}
+        self.layers = nn.ModuleList(nn.ModuleDict(copy.deepcopy(layer)) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + layer["attention"](x).sin()
+            if self.exchanges:
+                with fx_traceback.annotate({"EP": "dispatch"}):
+                    x = x.flip(0)
+            x = layer["mlp"](x)
+        return x
+
+
 def linear(forward: Callable[..., Any]) -> tuple[nn.Module, tuple[Any, ...]]:
     return Function(forward, a=nn.Linear(4, 4)), (leaf(6, 4),)
 
@@ -70,6 +91,8 @@ TAGGED: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]] = {
     "DeepSeek stage": tiny_stage,
     "plain mixture of experts": lambda: (PlainMoE(DeepSeekV3Config.tiny()), (leaf(2, 5, 32),)),
     "tied": lambda: (Tied(), (torch.randint(0, 11, (2, 3)),)),
+    "modules known by name": lambda: (Known(exchanges=False), (leaf(6, 4),)),
+    "foreign tags": lambda: (Known(exchanges=True), (leaf(6, 4),)),
     "tied in turns": lambda: (TiedInTurns(), (leaf(5, 4),)),
     **{f.__name__: functools.partial(linear, f) for f in (nested, decorated, in_lanes, with_function)},
 }
