@@ -119,7 +119,15 @@ def _kind(node: fx.Node) -> str:
         return "launch"
     if known.wait:
         return "wait" if launch_of(node) is not None else "compute"
-    return "host" if known.host_read else "compute"
+    return "host" if known.host_read or _copies_to_host(node) else "compute"
+
+
+def _copies_to_host(node: fx.Node) -> bool:
+    """Whether the host blocks until a copy from a device has arrived."""
+    if getattr(node.target, "__name__", "") != "_to_copy.default" or node.kwargs.get("non_blocking"):
+        return False
+    source, copy = (getattr(meta.value(n), "device", None) for n in (node.all_input_nodes[0], node))
+    return source is not None and source.type not in ("cpu", "meta") and copy is not None and copy.type == "cpu"
 
 
 def _phases(graph: StageGraph, nodes: Iterable[fx.Node]) -> dict[fx.Node, str]:

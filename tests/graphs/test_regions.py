@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, fx, nn
+from torch._subclasses import FakeTensorMode
 
 import annopipe as ap
 from annopipe.errors import GraphError
@@ -265,3 +266,22 @@ def test_a_graph_without_gradients_has_regions_too() -> None:
 
     rows = rows_of(ap.trace(Function(forward), (plain(2),)).forward)
     assert [(row.region, row.rule, row.phase) for row in rows] == [("only", "tag", "forward")]
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "kind"),
+    [
+        ("cuda", {"device": torch.device("cpu")}, "host"),
+        ("cuda", {"device": torch.device("cpu"), "non_blocking": True}, "compute"),
+        ("cuda", {"dtype": torch.float64}, "compute"),
+        ("cpu", {"device": torch.device("cpu")}, "compute"),
+    ],
+)
+def test_a_blocking_copy_from_a_device_is_a_host_read(source: str, options: dict[str, Any], kind: str) -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    copy = graph.call_function(aten._to_copy.default, (x,), options)
+    with FakeTensorMode():  # needs no such device
+        x.meta["val"] = torch.empty(2, 2, device=source)
+        copy.meta["val"] = aten._to_copy.default(x.meta["val"], **options)
+    assert table(graph, copy)[copy.name].kind == kind
