@@ -1,6 +1,6 @@
 """How long planning takes: multiplex, policy, proof, relinking and code generation for a graph of 10,000 nodes.
 
-    annopipe bench planning
+    annopipe bench planning          (annopipe/cli/planning.py has its options)
 
 One traced MoE block is chained to itself until forward and backward together have as many nodes, since tracing that
 many blocks would take half a minute and is not what is timed.
@@ -8,15 +8,12 @@ many blocks would take half a minute and is not what is timed.
 
 import dataclasses
 import gc
-import json
-import statistics
 import time
+from collections.abc import Sequence
 from typing import Any
 
-import click
 import torch
 import torch.distributed as dist
-from tabulate import tabulate
 from torch import fx
 
 import annopipe as ap
@@ -26,48 +23,36 @@ from annopipe.graphs.stage_graph import StageGraph, body, input_nodes, output_no
 from annopipe.models import DeepSeekV3Config, DeepSeekV3Stage
 from annopipe.ordering.describing import problem_of
 
-__all__ = ["chained", "command"]
+__all__ = ["Seconds", "chained", "measure"]
 
 
-@click.command("planning")
-@click.option("--nodes", type=click.IntRange(1), default=10_000, show_default=True, help="Size of the combined graph.")
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Repetitions, in alternation.")
-@click.option(
-    "--policy",
-    "names",
-    multiple=True,
-    help="Repeatable; all but torch by default, whose scheduler takes minutes for a large graph.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def command(nodes: int, rounds: int, names: tuple[str, ...], *, as_json: bool) -> None:
-    """Time multiplex, policy and reorder on one large graph (seconds, on one thread)."""
+Seconds = dict[str, dict[str, list[float]]]  # by policy and step, one number per round
+
+
+def measure(nodes: int, rounds: int, names: Sequence[str] = ()) -> tuple[int, Seconds]:
+    """The size of a combined graph of at least ``nodes`` nodes, and how long planning it takes, on one thread.
+
+    Args:
+        rounds: repetitions, the policies in alternation.
+        names: policies; all but "torch" when left out.
+    """
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    forward, backward = _graphs(nodes)
-    costs = _made_up_costs(ap.multiplex(backward, forward, lanes=("B", "F")))
-    gc.freeze()  # as after capture: a full collection over the traced graphs would fall into a measurement
-    times: dict[str, dict[str, list[float]]] = {}
-    size = 0
-    for _ in range(rounds):
-        for name in names or [known for known in ap.policies() if known != "torch"]:
-            plan, seconds = _plan(backward, forward, name, costs)
-            size = len(plan.order)
-            for step, value in seconds.items():
-                times.setdefault(name, {}).setdefault(step, []).append(value)
-    dist.destroy_process_group()
-    if as_json:
-        click.echo(json.dumps({"nodes": size, "seconds": times}, indent=1))
-        return
-    rows = [
-        (
-            name,
-            *(statistics.median(values) for values in steps.values()),
-            f"{min(steps['all']):.3f}-{max(steps['all']):.3f}",
-        )
-        for name, steps in times.items()
-    ]
-    click.echo(f"{size} nodes, seconds, median of {rounds}, measured")
-    click.echo(tabulate(rows, headers=("policy", *next(iter(times.values())), "spread"), floatfmt=".3f"))
+    try:
+        forward, backward = _graphs(nodes)
+        costs = _made_up_costs(ap.multiplex(backward, forward, lanes=("B", "F")))
+        gc.freeze()  # as after capture: a full collection over the traced graphs would fall into a measurement
+        times: Seconds = {}
+        size = 0
+        for _ in range(rounds):
+            for name in names or [known for known in ap.policies() if known != "torch"]:
+                plan, seconds = _plan(backward, forward, name, costs)
+                size = len(plan.order)
+                for step, value in seconds.items():
+                    times.setdefault(name, {}).setdefault(step, []).append(value)
+        return size, times
+    finally:
+        dist.destroy_process_group()
 
 
 def _plan(
@@ -125,7 +110,3 @@ def _made_up_costs(both: StageGraph) -> ap.NodeCosts:
     each = len(problem.nodes) * 1e-5 / max(1, len(launches))
     issue: dict[str, float] = dict.fromkeys(launches, 1e-5)
     return ap.NodeCosts({node.name: 1e-5 if node.kind != "launch" else each for node in problem.nodes}, {}, issue)
-
-
-if __name__ == "__main__":
-    command()

@@ -1,6 +1,6 @@
 """Roofline costs of DeepSeek-V3 layers beside the kernel times that were published for them.
 
-    annopipe bench roofline
+    annopipe bench roofline          (annopipe/cli/roofline.py has its options)
 
 Four layers of the published sizes, expert parallelism over 64 ranks, 4096 tokens, traced without memory on a fake
 process group and costed as an H800. Two columns: the graph as it is (bfloat16, one kernel per operation, no merging of
@@ -21,24 +21,20 @@ Components: mlp is the routed and shared experts; dispatch and combine are their
 """
 
 import dataclasses
-import json
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import click
 import torch
 import torch.distributed as dist
-from tabulate import tabulate
 
 import annopipe as ap
 from annopipe.costs import Hardware, NodeLimit
 from annopipe.graphs.capture import without_memory
 from annopipe.models import DeepSeekV3Config, DeepSeekV3Stage
 
-__all__ = ["PUBLISHED_US", "command", "compare", "trace_layers"]
+__all__ = ["ACCOUNTS", "PUBLISHED_US", "RANKS", "Row", "compare", "rows_for", "trace_layers"]
 
 RANKS = 64
 # Kernel time in microseconds of each of the four layers, streams added up.
@@ -105,6 +101,15 @@ class Row:
         return "" if 0.5 <= self.as_run_ratio <= 2.0 else ACCOUNTS[self.component]
 
 
+def rows_for(machine: Hardware, tokens: int, layers: int) -> list[Row]:
+    """Every component of the published configuration on a machine, traced on a fake process group of 64 ranks."""
+    dist.init_process_group("fake", rank=0, world_size=RANKS, store=dist.HashStore())
+    try:
+        return compare(trace_layers(layers, tokens), layers, machine)
+    finally:
+        dist.destroy_process_group()
+
+
 def trace_layers(layers: int, tokens: int, config: DeepSeekV3Config | None = None) -> ap.StageGraphs:
     """The graphs of some layers with experts, traced without memory; the default process group has to exist."""
     config = config or DeepSeekV3Config.v3_671b()
@@ -150,35 +155,3 @@ def _part(region: str, kind: str) -> str:
     if name in ("dispatch", "combine"):
         return name if kind == "launch" else "attn"
     return "mlp" if name in ("experts", "shared") else "attn"
-
-
-@click.command("roofline")
-@click.option("--hardware", default="h800", show_default=True, help="A name that ap.costs.machine knows.")
-@click.option("--tokens", type=click.IntRange(1), default=4096, show_default=True, help="Tokens per rank.")
-@click.option("--layers", type=click.IntRange(1, 8), default=4, show_default=True, help="Layers to trace.")
-@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Also write the rows there.")
-def command(hardware: str, tokens: int, layers: int, json_path: Path | None) -> None:
-    """Compare roofline costs of DeepSeek-V3 layers with their published kernel times (seconds, no GPU needed)."""
-    machine = ap.costs.machine(hardware)
-    dist.init_process_group("fake", rank=0, world_size=RANKS, store=dist.HashStore())
-    try:
-        rows = compare(trace_layers(layers, tokens), layers, machine)
-    finally:
-        dist.destroy_process_group()
-    table = [(r.component, r.published_ms, r.traced_ms, r.traced_ratio, r.as_run_ms, r.as_run_ratio) for r in rows]
-    click.echo(f"DeepSeek-V3, {tokens} tokens per rank, expert parallelism over {RANKS}: ms per layer, {machine.name}")
-    click.echo("published: profile-data (H800, 4096 tokens); roofline: computed, not measured")
-    headers = ("component", "published", "as traced", "ratio", "as published run", "ratio")
-    click.echo(tabulate(table, headers=headers, floatfmt=".2f"))
-    accounts = {row.account: [r for r in rows if r.account == row.account] for row in rows if row.account}
-    for account, off in accounts.items():
-        click.echo(f"\n{', '.join(f'{r.component} is {r.as_run_ratio:.2f}' for r in off)} of published: {account}.")
-    if json_path is not None:
-        described = [{**dataclasses.asdict(row), "account": row.account} for row in rows]
-        content = {"hardware": machine.name, "tokens": tokens, "layers": layers, "ranks": RANKS, "rows": described}
-        json_path.parent.mkdir(parents=True, exist_ok=True)
-        json_path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    command()

@@ -1,4 +1,7 @@
-"""``annopipe bench ...``: the benchmarks, each in its own file of the package ``benchmarks``."""
+"""``annopipe bench ...``: the benchmarks, each in its own file of the package ``benchmarks``.
+
+A command whose benchmark imports torch is a file of this package, and imports the benchmark when it runs.
+"""
 
 import click
 
@@ -8,8 +11,8 @@ __all__ = ["command"]
 
 _BENCHMARKS = {
     "overlap": ("benchmarks.overlap", "Hide an MoE pair's communication: eager, sequential and every policy."),
-    "planning": ("benchmarks.planning", "Time multiplex, policy and reorder on a graph of 10,000 nodes."),
-    "roofline": ("benchmarks.roofline", "Roofline costs of DeepSeek-V3 layers beside their published kernel times."),
+    "planning": ("annopipe.cli.planning", "Time multiplex, policy and reorder on a graph of 10,000 nodes."),
+    "roofline": ("annopipe.cli.roofline", "Roofline costs of DeepSeek-V3 layers beside their published kernel times."),
 }
 
 

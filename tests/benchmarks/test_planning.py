@@ -8,9 +8,10 @@ import torch.distributed as dist
 from click.testing import CliRunner
 
 import annopipe as ap
+from annopipe.cli.planning import command
 from annopipe.graphs.stage_graph import body
 from annopipe.models import DeepSeekV3Config, DeepSeekV3Stage
-from benchmarks.planning import chained, command
+from benchmarks.planning import chained
 
 
 def test_every_policy_has_a_row() -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.roofline import ACCOUNTS, PUBLISHED_US, command
+from annopipe.cli.roofline import command
+from benchmarks.roofline import ACCOUNTS, PUBLISHED_US
 
 PROFILE = Path(__file__).parents[1] / "ordering" / "golden" / "deepseek_v3_pair.json"
 

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import click
 import pytest
 
-from annopipe.cli import main
+from annopipe.cli import bench, main
 
 MODEL = """
 import torch
@@ -77,7 +78,12 @@ def _model(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("command", [[], ["bench"], ["bench", "overlap"], ["inspect"], ["doctor"]])
+BENCHMARKS = bench.command.list_commands(click.Context(bench.command))
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["inspect"], ["doctor"], ["bench"], *(["bench", name] for name in BENCHMARKS)], ids=" ".join
+)
 def test_help_answers_without_importing_torch(command: list[str]) -> None:
     program = (
         "import sys, annopipe.cli\n"

@@ -1,0 +1,37 @@
+"""``annopipe bench roofline``: the options and the table; ``benchmarks.roofline`` traces and computes."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import click
+from tabulate import tabulate
+
+__all__ = ["command"]
+
+
+@click.command("roofline")
+@click.option("--hardware", default="h800", show_default=True, help="A name that ap.costs.machine knows.")
+@click.option("--tokens", type=click.IntRange(1), default=4096, show_default=True, help="Tokens per rank.")
+@click.option("--layers", type=click.IntRange(1, 8), default=4, show_default=True, help="Layers to trace.")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Also write the rows there.")
+def command(hardware: str, tokens: int, layers: int, json_path: Path | None) -> None:
+    """Compare roofline costs of DeepSeek-V3 layers with their published kernel times (seconds, no GPU needed)."""
+    import annopipe as ap
+    from benchmarks.roofline import RANKS, rows_for
+
+    machine = ap.costs.machine(hardware)
+    rows = rows_for(machine, tokens, layers)
+    table = [(r.component, r.published_ms, r.traced_ms, r.traced_ratio, r.as_run_ms, r.as_run_ratio) for r in rows]
+    click.echo(f"DeepSeek-V3, {tokens} tokens per rank, expert parallelism over {RANKS}: ms per layer, {machine.name}")
+    click.echo("published: profile-data (H800, 4096 tokens); roofline: computed, not measured")
+    headers = ("component", "published", "as traced", "ratio", "as published run", "ratio")
+    click.echo(tabulate(table, headers=headers, floatfmt=".2f"))
+    accounts = {row.account: [r for r in rows if r.account == row.account] for row in rows if row.account}
+    for account, off in accounts.items():
+        click.echo(f"\n{', '.join(f'{r.component} is {r.as_run_ratio:.2f}' for r in off)} of published: {account}.")
+    if json_path is not None:
+        described = [{**dataclasses.asdict(row), "account": row.account} for row in rows]
+        content = {"hardware": machine.name, "tokens": tokens, "layers": layers, "ranks": RANKS, "rows": described}
+        json_path.parent.mkdir(parents=True, exist_ok=True)
+        json_path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
