@@ -14,6 +14,7 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flo
 
 from annopipe.costs.sizes import Sizes
 from annopipe.graphs import meta
+from annopipe.graphs.operators import schema_arguments
 from annopipe.graphs.ops import is_operator
 from annopipe.pytrees import tree_map_only
 
@@ -69,7 +70,7 @@ def flops(node: fx.Node, sizes: Sizes) -> Flops | None:
 
 def _argument(node: fx.Node, name: str) -> Any:
     if is_operator(node.target):
-        for position, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+        for position, argument in enumerate(schema_arguments(node.target)):
             if argument.name == name:
                 given = node.args[position] if position < len(node.args) else node.kwargs.get(name)
                 return argument.default_value if given is None else given

@@ -11,6 +11,7 @@ from annopipe.costs.collectives import Collective
 from annopipe.costs.sizes import Sizes
 from annopipe.errors import CostError
 from annopipe.graphs import meta
+from annopipe.graphs.operators import schema_arguments
 from annopipe.graphs.ops import group_name
 from annopipe.graphs.process_groups import group_by_name, is_distributed
 from annopipe.pytrees import tree_leaves
@@ -135,7 +136,7 @@ def _size_in_graph(launch: fx.Node) -> int | None:
     if str(launch.target.name()) == "annopipe::exchange":  # type: ignore[union-attr]
         counts = meta.value(launch.args[1])  # type: ignore[arg-type]
         return int(counts.shape[0])
-    for argument, value in zip(launch.target._schema.arguments, launch.args, strict=False):  # type: ignore[union-attr]
+    for argument, value in zip(schema_arguments(launch.target), launch.args, strict=False):
         if argument.name == "group_size" and isinstance(value, int):
             return value
         if argument.name == "output_split_sizes" and isinstance(value, (list, tuple)) and value:

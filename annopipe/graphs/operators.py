@@ -9,7 +9,15 @@ import torch
 
 from annopipe.errors import GraphError
 
-__all__ = ["OUR_NAMESPACES", "Operator", "check_computes", "check_launches", "check_waits", "find_operators"]
+__all__ = [
+    "OUR_NAMESPACES",
+    "Operator",
+    "check_computes",
+    "check_launches",
+    "check_waits",
+    "find_operators",
+    "schema_arguments",
+]
 
 Operator = torch._ops.OpOverload
 OUR_NAMESPACES = frozenset({"annopipe", "aten", "prim", "prims", "_c10d_functional", "_c10d_functional_autograd"})
@@ -42,6 +50,15 @@ def find_operators(op: Any) -> tuple[str, tuple[Operator, ...]]:
         )
     operators = tuple(getattr(op, overload) for overload in op.overloads())
     return operators[0]._schema.name, operators
+
+
+def schema_arguments(operator: Any) -> tuple[Any, ...]:
+    """What an operator's schema says of each argument: ``name``, ``type``, ``default_value`` and more.
+
+    >>> [argument.name for argument in schema_arguments(torch.ops.aten.relu.default)]
+    ['self']
+    """
+    return tuple(operator._schema.arguments)
 
 
 def check_launches(operator: Operator) -> None:

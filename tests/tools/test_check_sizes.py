@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.check_sizes import check
+from tools.check_sizes import ADAPTERS, check
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:
@@ -29,7 +29,8 @@ GOOD = {
     "annopipe/simulation/engine.py": "from __future__ import annotations\nfrom . import links\n",
     "annopipe/simulation/links.py": "from ..errors import AnnopipeError\n",
     "annopipe/graphs/capture.py": "from torch._functorch import aot_autograd\nimport torch\ntorch._C.x\n",
-    "annopipe/graphs/ops.py": "import torch\ntorch.ops._c10d_functional.wait_tensor\ntorch._check(True)\nself._own\n",
+    "annopipe/graphs/nodes.py": "import torch\ntorch.ops._c10d_functional.wait_tensor\ntorch._check(True)\nself._own\n",
+    "annopipe/graphs/aliases.py": "aten = torch.ops.aten\naten._to_copy\nself._own = 2\nother._own\nos._exit",
     "annopipe/costs/table.py": "from annopipe import errors, graphs\nimport annopipe.simulation.engine\n",
     "annopipe/ordering/registry.py": "from annopipe.costs.table import x\nfrom annopipe.models import y\n",
     "annopipe/cli.py": "import annopipe as ap\ndef main():\n    from benchmarks import overlap\n",
@@ -63,6 +64,10 @@ def test_a_tree_at_the_limits_is_fine(tmp_path: Path) -> None:
         ("annopipe/graphs/bad.py", "import torch._C", "1: imports the private name _C of torch._C"),
         ("annopipe/graphs/bad.py", "x\ntorch._dynamo.reset()", "2: uses the private name _dynamo of torch"),
         ("annopipe/graphs/bad.py", "torch.fx.node._x", "1: uses the private name _x of torch.fx.node"),
+        ("annopipe/graphs/bad.py", "operator._schema.name", "1: uses the private name _schema of operator"),
+        ("annopipe/graphs/bad.py", "self.module._parameters", "1: uses the private name _parameters of self.module"),
+        ("benchmarks/bad.py", "import torch.distributed as d\nd._x()", "2: uses the private name _x of d"),
+        ("annopipe/graphs/effects.py", "import torch", "1: is listed in ADAPTERS and uses no private name"),
         ("annopipe/graphs/bad.py", "def f():\n    import os", "2: import inside a function"),
         (
             "annopipe/costs/bad.py",
@@ -96,3 +101,8 @@ def test_a_tree_at_the_limits_is_fine(tmp_path: Path) -> None:
 )
 def test_each_rule_names_the_place(tmp_path: Path, name: str, text: str, message: str) -> None:
     assert check(tree(tmp_path, {**GOOD, name: text})) == [f"{name}:{message}"]
+
+
+def test_every_adapter_exists() -> None:
+    root = Path(__file__).resolve().parents[2]
+    assert [name for name in ADAPTERS if not (root / name).is_file()] == []
