@@ -25,7 +25,7 @@ from annopipe.graphs.regions import place
 from annopipe.graphs.stage_graph import StageGraph, body, input_nodes
 from annopipe.pytrees import tree_map_only
 
-__all__ = ["LaunchCall", "measure", "record_launches"]
+__all__ = ["LaunchCall", "measure", "record_launches", "wait_for"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -198,7 +198,7 @@ def _by_direction(wire_bytes: WireBytes) -> dict[tuple[str, str], float]:
             if direction not in _DIRECTIONS or not number:
                 raise CostError(
                     f"wire_bytes[{region!r}] is {given!r}: give bytes per element, alike or by direction, such as "
-                    ' {"dispatch": {"forward": 1, "backward": 2}}'
+                    '{"dispatch": {"forward": 1, "backward": 2}}'
                 )
             table[region, direction] = float(size)
     return table
