@@ -1,175 +1,217 @@
-"""Ranks agree on one order, or all of them are told why not; on real processes over gloo."""
+"""Ranks agree on one order, or all of them are told why not; on real processes over gloo.
 
+Starting ranks takes seconds, so one pair of them runs the programs of all tests but those that break the group.
+"""
+
+import json
 import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from benchmarks.launch import LaunchError, run_ranks
 
-
-def _run(body: str, tmp_path, ranks: int = 2) -> list[str]:
-    """Run a program on real ranks; ``both`` is a combined graph whose lanes have two launches each."""
-    program = textwrap.dedent(
-        """
-        import torch, torch.distributed as dist, annopipe as ap
-        import torch.distributed._functional_collectives as fc
-        from torch import nn
-        from benchmarks.launch import end_rank
-        torch.set_num_threads(1)
-        dist.init_process_group("gloo")
-        rank = dist.get_rank()
-        class Stage(nn.Module):
-            def __init__(self, extra=0):
-                super().__init__()
-                self.weight = nn.Parameter(torch.eye(4)); self.extra = extra
-            def forward(self, x):
-                for _ in range(2):
-                    with ap.comm("dispatch"):
-                        x = fc.all_to_all_single_autograd(x @ self.weight, None, None, dist.group.WORLD)
-                for _ in range(self.extra):
-                    x = x + 1
-                return x
-        def pair(extra=0):
-            stage = Stage(extra); x = torch.full((2, 4), float(rank + 1))
-            graphs = ap.trace(stage, (x.clone().requires_grad_(),))
-            both = ap.multiplex(graphs.backward, graphs.forward, lanes=("B", "F"))
-            values = {**graphs.bind(stage), **graphs.bind_inputs(x)}
-            saved = {**values, **graphs.forward(values), "tangent.output": torch.ones(2, 4)}
-            return both, {**{f"B.{k}": v for k, v in saved.items()}, **{f"F.{k}": v for k, v in values.items()}}
-        def ranked(problem):  # another order on every rank
-            return problem.topological([float((n.index * 7 + 3 * rank) % 11) for n in problem.nodes])
-        """
-    ) + textwrap.dedent(body)
-    module = tmp_path / "agreement_program.py"
-    module.write_text(program + "\ndist.barrier(); end_rank()\n")
-    return run_ranks("agreement_program", ranks, env={"PYTHONPATH": str(tmp_path)}, timeout_s=400)
-
-
-def test_ranks_with_other_preferences_end_with_the_order_of_the_first(tmp_path) -> None:
-    outputs = _run(
-        """
-        both, values = pair()
-        plan = ap.overlap(both, policy=ranked, group=dist.group.WORLD)
-        expected = both(values)
-        found = plan.run(values)
-        assert all(torch.equal(found[k], v) for k, v in expected.items())
-        print(plan.indices)
-        """,
-        tmp_path,
-    )
-    assert outputs[0] == outputs[1] != ""
-
-
-def test_ranks_with_different_graphs_agree_on_the_sequence_of_collectives(tmp_path) -> None:
-    outputs = _run(
-        """
-        both, values = pair(extra=3 * rank)
-        plan = ap.overlap(both, policy=ranked, group=dist.group.WORLD)
-        expected = both(values)
-        found = plan.run(values)
-        assert all(torch.equal(found[k], v) for k, v in expected.items())
-        from annopipe.ordering.agreement import launch_tokens
-        print(len(plan.order) > 0, launch_tokens(plan.problem, plan.indices))
-        """,
-        tmp_path,
-    )
-    assert outputs[0] == outputs[1] != ""
-
-
-def test_a_disagreement_is_found_before_the_first_run_on_every_rank(tmp_path) -> None:
-    outputs = _run(
-        """
-        def first_f_or_first_b(problem):
-            wanted = "F" if rank else "B"
-            return problem.topological([0.0 if n.lane == wanted else 1.0 for n in problem.nodes])
-        both, values = pair()
-        plan = ap.overlap(both, policy=first_f_or_first_b)
+Test = TypeVar("Test", bound=Callable[..., None])
+# What every program starts with; ``both`` is a combined graph whose lanes have two launches each.
+PRELUDE = """
+import torch, torch.distributed as dist, annopipe as ap
+import torch.distributed._functional_collectives as fc
+from torch import nn
+from benchmarks.launch import end_rank
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+class Stage(nn.Module):
+    def __init__(self, extra=0):
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(4)); self.extra = extra
+    def forward(self, x):
+        for _ in range(2):
+            with ap.comm("dispatch"):
+                x = fc.all_to_all_single_autograd(x @ self.weight, None, None, dist.group.WORLD)
+        for _ in range(self.extra):
+            x = x + 1
+        return x
+def pair(extra=0):
+    stage = Stage(extra); x = torch.full((2, 4), float(rank + 1))
+    graphs = ap.trace(stage, (x.clone().requires_grad_(),))
+    both = ap.multiplex(graphs.backward, graphs.forward, lanes=("B", "F"))
+    values = {**graphs.bind(stage), **graphs.bind_inputs(x)}
+    saved = {**values, **graphs.forward(values), "tangent.output": torch.ones(2, 4)}
+    return both, {**{f"B.{k}": v for k, v in saved.items()}, **{f"F.{k}": v for k, v in values.items()}}
+def ranked(problem):  # another order on every rank
+    return problem.topological([float((n.index * 7 + 3 * rank) % 11) for n in problem.nodes])
+"""
+RUN_ALL = """
+import contextlib, io, json, traceback
+found = {}
+for name, text in json.loads(PROGRAMS).items():
+    failure = ""
+    with contextlib.redirect_stdout(io.StringIO()) as said:
         try:
-            plan.run(values)
-        except ap.OrderError as error:
-            print(error)
-        """,
-        tmp_path,
-    )
+            exec(compile(text, name, "exec"), dict(globals()))
+        except Exception:
+            failure = traceback.format_exc()
+    found[name] = said.getvalue(), failure
+    dist.barrier()
+print(json.dumps(found))
+"""
+PROGRAMS: dict[str, str] = {}
+
+
+def on_two_ranks(program: str) -> Callable[[Test], Test]:
+    """Have two ranks run ``program`` behind ``PRELUDE``; what each of them prints is the fixture ``outputs``."""
+
+    def register(test: Test) -> Test:
+        PROGRAMS[test.__name__] = textwrap.dedent(program)
+        return test
+
+    return register
+
+
+@pytest.fixture(scope="module", name="all_outputs")
+def _all_outputs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, tuple[str, str]]]:
+    programs = f"PROGRAMS = {json.dumps(PROGRAMS)!r}"
+    texts = _run(f"{programs}\n{RUN_ALL}", tmp_path_factory.mktemp("agreement"))
+    return [json.loads(text.splitlines()[-1]) for text in texts]
+
+
+@pytest.fixture(name="outputs")
+def _outputs(all_outputs: list[dict[str, tuple[str, str]]], request: pytest.FixtureRequest) -> list[str]:
+    outputs = []
+    for rank, found in enumerate(all_outputs):
+        said, failure = found[request.node.name]
+        assert not failure, f"rank {rank}: {failure}"
+        outputs.append(said)
+    return outputs
+
+
+def _run(program: str, folder: Path, ranks: int = 2) -> list[str]:
+    """What ranks of its own print when they run ``program`` behind ``PRELUDE``."""
+    text = f"{PRELUDE}\n{textwrap.dedent(program)}\ndist.barrier(); end_rank()\n"
+    (folder / "agreement_program.py").write_text(text)
+    return run_ranks("agreement_program", ranks, env={"PYTHONPATH": str(folder)}, timeout_s=400)
+
+
+@on_two_ranks(
+    """
+    both, values = pair()
+    plan = ap.overlap(both, policy=ranked, group=dist.group.WORLD)
+    expected = both(values)
+    found = plan.run(values)
+    assert all(torch.equal(found[k], v) for k, v in expected.items())
+    print(plan.indices)
+    """
+)
+def test_ranks_with_other_preferences_end_with_the_order_of_the_first(outputs: list[str]) -> None:
+    assert outputs[0] == outputs[1] != ""
+
+
+@on_two_ranks(
+    """
+    both, values = pair(extra=3 * rank)
+    plan = ap.overlap(both, policy=ranked, group=dist.group.WORLD)
+    expected = both(values)
+    found = plan.run(values)
+    assert all(torch.equal(found[k], v) for k, v in expected.items())
+    from annopipe.ordering.agreement import launch_tokens
+    print(len(plan.order) > 0, launch_tokens(plan.problem, plan.indices))
+    """
+)
+def test_ranks_with_different_graphs_agree_on_the_sequence_of_collectives(outputs: list[str]) -> None:
+    assert outputs[0] == outputs[1] != ""
+
+
+@on_two_ranks(
+    """
+    def first_f_or_first_b(problem):
+        wanted = "F" if rank else "B"
+        return problem.topological([0.0 if n.lane == wanted else 1.0 for n in problem.nodes])
+    both, values = pair()
+    plan = ap.overlap(both, policy=first_f_or_first_b)
+    try:
+        plan.run(values)
+    except ap.OrderError as error:
+        print(error)
+    """
+)
+def test_a_disagreement_is_found_before_the_first_run_on_every_rank(outputs: list[str]) -> None:
     assert all("would issue different sequences of collectives and hang" in text for text in outputs)
 
 
-def test_a_policy_that_fails_on_one_rank_stops_all_of_them_at_once(tmp_path) -> None:
-    outputs = _run(
-        """
-        def fails(problem):
-            if rank == 1:
-                raise ValueError("no idea")
-            return problem.nodes
-        both, values = pair()
-        try:
-            ap.overlap(both, policy=fails, group=dist.group.WORLD)
-        except ap.OrderError as error:
-            print(error)
-        """,
-        tmp_path,
-    )
+@on_two_ranks(
+    """
+    def fails(problem):
+        if rank == 1:
+            raise ValueError("no idea")
+        return problem.nodes
+    both, values = pair()
+    try:
+        ap.overlap(both, policy=fails, group=dist.group.WORLD)
+    except ap.OrderError as error:
+        print(error)
+    """
+)
+def test_a_policy_that_fails_on_one_rank_stops_all_of_them_at_once(outputs: list[str]) -> None:
     assert all("policy 'fails' failed: ValueError: no idea" in text for text in outputs)
     assert "planning failed on 1 of 2 ranks of the group; rank 1" in outputs[0]
 
 
-def test_missing_costs_on_one_rank_stop_all_of_them_at_once(tmp_path) -> None:
-    outputs = _run(
-        """
-        both, values = pair()
-        try:
-            ap.overlap(both, policy="list", costs={} if rank else None, group=dist.group.WORLD)
-        except ap.AnnopipeError as error:
-            print(type(error).__name__, error)
-        """,
-        tmp_path,
-    )
+@on_two_ranks(
+    """
+    both, values = pair()
+    try:
+        ap.overlap(both, policy="list", costs={} if rank else None, group=dist.group.WORLD)
+    except ap.AnnopipeError as error:
+        print(type(error).__name__, error)
+    """
+)
+def test_missing_costs_on_one_rank_stop_all_of_them_at_once(outputs: list[str]) -> None:
     assert outputs[0].startswith("OrderError planning failed on 1 of 2 ranks of the group; rank 1: CostError")
     assert outputs[1].startswith("CostError no cost for ")
 
 
-def test_ranks_with_other_policies_run_the_order_of_the_first(tmp_path) -> None:
-    outputs = _run(
-        """
-        from annopipe.graphs.stage_graph import body
-        from annopipe.graphs.meta import placed
-        both, values = pair()
-        plan = ap.overlap(both, policy="sequential" if rank else "alternate", group=dist.group.WORLD)
-        plan.run(values)
-        assert [placed(node).key for node in body(plan.graph.graph)] == list(plan.order)
-        print(plan.policy, plan.order)
-        """,
-        tmp_path,
-    )
+@on_two_ranks(
+    """
+    from annopipe.graphs.stage_graph import body
+    from annopipe.graphs.meta import placed
+    both, values = pair()
+    plan = ap.overlap(both, policy="sequential" if rank else "alternate", group=dist.group.WORLD)
+    plan.run(values)
+    assert [placed(node).key for node in body(plan.graph.graph)] == list(plan.order)
+    print(plan.policy, plan.order)
+    """
+)
+def test_ranks_with_other_policies_run_the_order_of_the_first(outputs: list[str]) -> None:
     assert outputs[0] == outputs[1]
     assert outputs[0].startswith("alternate")
 
 
-def test_another_collective_in_the_same_region_is_refused(tmp_path) -> None:
-    outputs = _run(
-        """
-        class Reduce(nn.Module):
-            def forward(self, x):
-                with ap.comm("d"):
-                    op = "sum" if rank else "max"
-                    return fc.all_reduce(x, op, dist.group.WORLD) * 1
-        graphs = ap.trace(Reduce(), (torch.ones(2),))
-        for group in (dist.group.WORLD, None):
-            try:
-                ap.overlap(graphs.forward, policy="alternate", group=group).run({"input.x": torch.ones(2)})
-            except ap.OrderError as error:
-                print(error)
-        """,
-        tmp_path,
-    )
+@on_two_ranks(
+    """
+    class Reduce(nn.Module):
+        def forward(self, x):
+            with ap.comm("d"):
+                op = "sum" if rank else "max"
+                return fc.all_reduce(x, op, dist.group.WORLD) * 1
+    graphs = ap.trace(Reduce(), (torch.ones(2),))
+    for group in (dist.group.WORLD, None):
+        try:
+            ap.overlap(graphs.forward, policy="alternate", group=group).run({"input.x": torch.ones(2)})
+        except ap.OrderError as error:
+            print(error)
+    """
+)
+def test_another_collective_in_the_same_region_is_refused(outputs: list[str]) -> None:
     for text in outputs:
         assert "have different collectives" in text
         assert "would issue different sequences of collectives" in text
 
 
-def test_a_rank_that_runs_no_plan_is_noticed_within_the_time_limit(tmp_path) -> None:
-    outputs = _run(
-        """
+def test_a_rank_that_runs_no_plan_is_noticed_within_the_time_limit(tmp_path: Path) -> None:
+    program = """
         import time
         from datetime import timedelta
         from annopipe.ordering import gathering
@@ -185,114 +227,108 @@ def test_a_rank_that_runs_no_plan_is_noticed_within_the_time_limit(tmp_path) -> 
             time.sleep(4)
         print("done", flush=True)
         import os; os._exit(0)  # the group is broken now
-        """,
-        tmp_path,
-    )
+        """
+    outputs = _run(program, tmp_path)
     assert "compared their sequence of collectives within 1 s" in outputs[0]
 
 
-def test_different_collectives_are_refused_on_every_rank(tmp_path) -> None:
-    outputs = _run(
-        """
-        class Longer(Stage):
-            def forward(self, x):
-                x = super().forward(x)
-                with ap.comm("combine"):
-                    return fc.all_to_all_single_autograd(x, None, None, dist.group.WORLD)
-        if rank == 1:
-            Stage = Longer
-        x = torch.ones(2, 4)
-        graphs = ap.trace(Stage(), (x,))
-        try:
-            ap.overlap(graphs.forward, policy="alternate", group=dist.group.WORLD)
-        except ap.OrderError as error:
-            print(error)
-        """,
-        tmp_path,
-    )
+@on_two_ranks(
+    """
+    class Longer(Stage):
+        def forward(self, x):
+            x = super().forward(x)
+            with ap.comm("combine"):
+                return fc.all_to_all_single_autograd(x, None, None, dist.group.WORLD)
+    if rank == 1:
+        Stage = Longer
+    x = torch.ones(2, 4)
+    graphs = ap.trace(Stage(), (x,))
+    try:
+        ap.overlap(graphs.forward, policy="alternate", group=dist.group.WORLD)
+    except ap.OrderError as error:
+        print(error)
+    """
+)
+def test_different_collectives_are_refused_on_every_rank(outputs: list[str]) -> None:
     assert all("rank 0 and rank 1 of the group have different collectives" in text for text in outputs)
 
 
-def test_a_rank_that_dies_is_named(tmp_path) -> None:
+def test_a_rank_that_dies_is_named(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="rank 1"):
         _run("import sys\nif rank == 1:\n    sys.exit(3)\ndist.barrier()\n", tmp_path)
 
 
-def test_crossed_groups_of_the_same_ranks_are_refused(tmp_path) -> None:
-    outputs = _run(
-        """
-        first, second = dist.new_group([0, 1]), dist.new_group([0, 1])
-        class Both(nn.Module):
-            def forward(self, x):
-                with ap.nano_batch(0), ap.comm("a"):
-                    a = fc.all_reduce(x, "sum", first) * 1
-                with ap.nano_batch(1), ap.comm("b"):
-                    b = fc.all_reduce(x * 2, "sum", second) * 1
-                return a, b
-        graphs = ap.trace(Both(), (torch.ones(2),))
-        plan = ap.overlap(graphs.forward, policy=lambda p: p.topological([(-1) ** rank * n.index for n in p.nodes]))
-        try:
-            plan.run({"input.x": torch.ones(2)})
-        except ap.OrderError as error:
-            print(error)
-        """,
-        tmp_path,
-    )
+@on_two_ranks(
+    """
+    first, second = dist.new_group([0, 1]), dist.new_group([0, 1])
+    class Both(nn.Module):
+        def forward(self, x):
+            with ap.nano_batch(0), ap.comm("a"):
+                a = fc.all_reduce(x, "sum", first) * 1
+            with ap.nano_batch(1), ap.comm("b"):
+                b = fc.all_reduce(x * 2, "sum", second) * 1
+            return a, b
+    graphs = ap.trace(Both(), (torch.ones(2),))
+    plan = ap.overlap(graphs.forward, policy=lambda p: p.topological([(-1) ** rank * n.index for n in p.nodes]))
+    try:
+        plan.run({"input.x": torch.ones(2)})
+    except ap.OrderError as error:
+        print(error)
+    """
+)
+def test_crossed_groups_of_the_same_ranks_are_refused(outputs: list[str]) -> None:
     assert all("would issue different sequences of collectives" in text for text in outputs)
 
 
-def test_a_group_of_ones_own_changes_nothing(tmp_path) -> None:
-    outputs = _run(
-        """
-        alone = [dist.new_group([0]), dist.new_group([1])][rank]
-        class Both(nn.Module):
-            def forward(self, x):
-                if rank:
-                    x = fc.all_reduce(x, "sum", alone) * 1
-                return fc.all_reduce(x, "sum", dist.group.WORLD) * 1
-        graphs = ap.trace(Both(), (torch.ones(2),))
-        print(ap.overlap(graphs.forward, policy="sequential").run({"input.x": torch.ones(2)})["output"].tolist())
-        """,
-        tmp_path,
-    )
+@on_two_ranks(
+    """
+    alone = [dist.new_group([0]), dist.new_group([1])][rank]
+    class Both(nn.Module):
+        def forward(self, x):
+            if rank:
+                x = fc.all_reduce(x, "sum", alone) * 1
+            return fc.all_reduce(x, "sum", dist.group.WORLD) * 1
+    graphs = ap.trace(Both(), (torch.ones(2),))
+    print(ap.overlap(graphs.forward, policy="sequential").run({"input.x": torch.ones(2)})["output"].tolist())
+    """
+)
+def test_a_group_of_ones_own_changes_nothing(outputs: list[str]) -> None:
     assert [text.strip() for text in outputs] == ["[2.0, 2.0]"] * 2
 
 
-def test_counts_travel_on_a_group_of_their_own(tmp_path) -> None:
-    outputs = _run(
-        """
-        from annopipe.models import tiny_stage
-        stage, (x,) = tiny_stage()
-        graphs = ap.trace(stage, (x,))
-        x = torch.randn(x.shape, generator=torch.Generator().manual_seed(rank))
-        world, counts = dist.group.WORLD, dist.new_group([0, 1])
-        plans = [ap.overlap(graphs.forward, "alternate", group=world, counts_group=c) for c in (None, counts)]
-        values = {**graphs.bind(stage), **graphs.bind_inputs(x)}
-        plain, apart = (plan.run(values) for plan in plans)
-        print(all(torch.equal(v, apart[k]) for k, v in plain.items() if isinstance(v, torch.Tensor)))
-        for plan in plans:
-            print([n.queue == counts.group_name for n in plan.problem.nodes if n.kind == "launch"])
-        """,
-        tmp_path,
-    )
+@on_two_ranks(
+    """
+    from annopipe.models import tiny_stage
+    stage, (x,) = tiny_stage()
+    graphs = ap.trace(stage, (x,))
+    x = torch.randn(x.shape, generator=torch.Generator().manual_seed(rank))
+    world, counts = dist.group.WORLD, dist.new_group([0, 1])
+    plans = [ap.overlap(graphs.forward, "alternate", group=world, counts_group=c) for c in (None, counts)]
+    values = {**graphs.bind(stage), **graphs.bind_inputs(x)}
+    plain, apart = (plan.run(values) for plan in plans)
+    print(all(torch.equal(v, apart[k]) for k, v in plain.items() if isinstance(v, torch.Tensor)))
+    for plan in plans:
+        print([n.queue == counts.group_name for n in plan.problem.nodes if n.kind == "launch"])
+    """
+)
+def test_counts_travel_on_a_group_of_their_own(outputs: list[str]) -> None:
     once, apart = "False, False, False", "True, False, False"
     assert [text.split("\n")[:3] for text in outputs] == [["True", f"[{once}, {once}]", f"[{apart}, {apart}]"]] * 2
 
 
-def test_a_counts_group_of_other_ranks_is_refused(tmp_path) -> None:
-    outputs = _run(
-        """
-        from annopipe.models import tiny_stage
-        graphs = ap.trace(*tiny_stage())
-        alone = [dist.new_group([0]), dist.new_group([1])]
-        for group in (alone[rank], alone[1 - rank]):
-            try:
-                ap.overlap(graphs.forward, policy="alternate", counts_group=group)
-            except ap.OrderError as error:
-                print(error)
-        """,
-        tmp_path,
-    )
+@on_two_ranks(
+    """
+    from annopipe.models import tiny_stage
+    graphs = ap.trace(*tiny_stage())
+    alone = [dist.new_group([0]), dist.new_group([1])]
+    for group in (alone[rank], alone[1 - rank]):
+        try:
+            ap.overlap(graphs.forward, policy="alternate", counts_group=group)
+        except ap.OrderError as error:
+            print(error)
+    """
+)
+def test_a_counts_group_of_other_ranks_is_refused(outputs: list[str]) -> None:
     for rank, text in enumerate(outputs):
         first, second = text.strip().split("\n")
         assert f"exchanges counts between ranks [0, 1], and counts_group has ranks [{rank}]" in first
