@@ -37,11 +37,11 @@ def test_auto_is_close_to_the_bound_on_the_published_pair() -> None:
     assert problem.makespan(auto(problem)) <= 1.007 * lower_bound(problem)
 
 
-@pytest.mark.parametrize(("blocks", "optimum"), [(2, 1.0841), (4, 1.0342)])
+@pytest.mark.parametrize(("blocks", "optimum"), [(2, 1.0266), (4, 1.0274)])
 def test_auto_is_within_half_a_percent_of_the_optimum_of_measured_pairs(blocks: int, optimum: float) -> None:
     """The optimum was found and proved by a constraint solver (CP-SAT), as a multiple of the lower bound."""
     problem = balanced_pair(blocks)
-    assert problem.makespan(auto(problem)) <= 1.005 * optimum * lower_bound(problem)
+    assert problem.makespan(auto(problem)) <= 1.005 * optimum * lower_bound(problem) < 1.04 * lower_bound(problem)
 
 
 def test_auto_says_what_it_chose_against_what_and_what_stays_exposed() -> None:
