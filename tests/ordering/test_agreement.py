@@ -1,9 +1,8 @@
 """Ranks agree on one order, or all of them are told why not; on real processes over gloo.
 
-Starting ranks takes seconds, so one pair of them runs the programs of all tests but those that break the group.
+One pair of ranks runs the programs of all tests but those that break the group.
 """
 
-import json
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TypeVar
 import pytest
 
 from benchmarks.launch import LaunchError, run_ranks
+from tests.ordering.rank_programs import Outcome, outputs_of, run_programs
 
 Test = TypeVar("Test", bound=Callable[..., None])
 # What every program starts with; ``both`` is a combined graph whose lanes have two launches each.
@@ -44,20 +44,6 @@ def pair(extra=0):
 def ranked(problem):  # another order on every rank
     return problem.topological([float((n.index * 7 + 3 * rank) % 11) for n in problem.nodes])
 """
-RUN_ALL = """
-import contextlib, io, json, traceback
-found = {}
-for name, text in json.loads(PROGRAMS).items():
-    failure = ""
-    with contextlib.redirect_stdout(io.StringIO()) as said:
-        try:
-            exec(compile(text, name, "exec"), dict(globals()))
-        except Exception:
-            failure = traceback.format_exc()
-    found[name] = said.getvalue(), failure
-    dist.barrier()
-print(json.dumps(found))
-"""
 PROGRAMS: dict[str, str] = {}
 
 
@@ -65,27 +51,20 @@ def on_two_ranks(program: str) -> Callable[[Test], Test]:
     """Have two ranks run ``program`` behind ``PRELUDE``; what each of them prints is the fixture ``outputs``."""
 
     def register(test: Test) -> Test:
-        PROGRAMS[test.__name__] = textwrap.dedent(program)
+        PROGRAMS[test.__name__] = program
         return test
 
     return register
 
 
-@pytest.fixture(scope="module", name="all_outputs")
-def _all_outputs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, tuple[str, str]]]:
-    programs = f"PROGRAMS = {json.dumps(PROGRAMS)!r}"
-    texts = _run(f"{programs}\n{RUN_ALL}", tmp_path_factory.mktemp("agreement"))
-    return [json.loads(text.splitlines()[-1]) for text in texts]
+@pytest.fixture(scope="module", name="outcomes")
+def _outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[Outcome]:
+    return run_programs(PRELUDE, PROGRAMS, tmp_path_factory.mktemp("agreement"))
 
 
 @pytest.fixture(name="outputs")
-def _outputs(all_outputs: list[dict[str, tuple[str, str]]], request: pytest.FixtureRequest) -> list[str]:
-    outputs = []
-    for rank, found in enumerate(all_outputs):
-        said, failure = found[request.node.name]
-        assert not failure, f"rank {rank}: {failure}"
-        outputs.append(said)
-    return outputs
+def _outputs(outcomes: list[Outcome], request: pytest.FixtureRequest) -> list[str]:
+    return outputs_of(request.node.name, outcomes)
 
 
 def _run(program: str, folder: Path, ranks: int = 2) -> list[str]:
