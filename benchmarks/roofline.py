@@ -158,8 +158,9 @@ def _part(region: str, kind: str) -> str:
 @click.option("--layers", type=click.IntRange(1, 8), default=4, show_default=True, help="Layers to trace.")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Also write the rows there.")
 def command(hardware: str, tokens: int, layers: int, json_path: Path | None) -> None:
-    """Compare roofline costs of DeepSeek-V3 layers with their published kernel times (seconds, no GPU needed)."""
+    """Compare roofline costs of DeepSeek-V3 layers with their published kernel times (half a minute, no GPU)."""
     machine = ap.costs.machine(hardware)
+    click.echo(f"tracing {layers} layers without memory, then computing their costs: about half a minute", err=True)
     dist.init_process_group("fake", rank=0, world_size=RANKS, store=dist.HashStore())
     try:
         rows = compare(trace_layers(layers, tokens), layers, machine)
