@@ -53,7 +53,10 @@ _OFFERED = tuple(kind for kind in NETWORKS if kind != "pinned")  # that one is f
 )
 @click.option("--sequence", type=click.IntRange(1), default=512, show_default=True, help="Tokens per sequence.")
 @click.option(
-    "--routing", default="learned", show_default=True, help="Where tokens go; several with commas: balanced,skewed."
+    "--routing",
+    default="learned",
+    show_default=True,
+    help="Where tokens go: learned (as the router says), balanced or skewed; several with commas: balanced,skewed.",
 )
 @click.option(
     "--skew",

@@ -17,13 +17,19 @@ __all__ = ["command"]
 _GRAPHS = ("forward", "backward", "backward-input", "backward-weight")
 
 
+_TAGS = ("tag", "foreign tag")  # rules by which a region is what someone wrote; the others are guesses
+
+
 @click.command("inspect")
 @click.argument("module")
 @click.option("--input", "inputs", multiple=True, metavar="SHAPE[:DTYPE]", help="Example input: 2,16,32 or 2,16:int64.")
 @click.option("--graph", "which", type=click.Choice(_GRAPHS), multiple=True, help="Only these graphs; default: all.")
 @click.option("--nodes", is_flag=True, help="One row per node instead of one per region.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-def command(module: str, inputs: tuple[str, ...], which: tuple[str, ...], *, nodes: bool, as_json: bool) -> None:
+@click.option("--strict", is_flag=True, help="Capture by Dynamo; needed for torch.utils.checkpoint.")
+def command(
+    module: str, inputs: tuple[str, ...], which: tuple[str, ...], *, nodes: bool, as_json: bool, strict: bool
+) -> None:
     """Trace a model and print which region, kind and phase its nodes have.
 
     MODULE is package.module:name or path/to/file.py:name. The name is an nn.Module (a class that needs no arguments, or
@@ -35,7 +41,7 @@ def command(module: str, inputs: tuple[str, ...], which: tuple[str, ...], *, nod
     """
     with _one_rank():
         model, args, kwargs = load_model(module, inputs)
-        graphs = ap.trace(model, args, kwargs)
+        graphs = ap.trace(model, args, kwargs, strict=strict)
     found = {name: getattr(graphs, name.replace("-", "_")) for name in which or _GRAPHS}
     if which and any(graph is None for graph in found.values()):
         raise click.UsageError("there is no backward: no parameter and no example argument requires grad")
@@ -51,6 +57,12 @@ def command(module: str, inputs: tuple[str, ...], which: tuple[str, ...], *, nod
     for name, table in tables.items():
         click.echo(f"\n{name}: {len(table)} nodes")
         click.echo(_node_table(table) if nodes else _region_summary(table))
+    if not any(row.rule in _TAGS for table in tables.values() for row in table):
+        click.echo(
+            "\nThe model has no tags: regions are guessed from the names of modules. Put what belongs together under "
+            'ap.region("attention"), and transfers under ap.comm("dispatch").',
+            err=True,
+        )
 
 
 @contextlib.contextmanager
@@ -78,7 +90,11 @@ def _region_summary(table: list[Any]) -> str:
         counts.setdefault((row.region, row.lane, row.phase), collections.Counter()).update([row.kind, row.rule])
     kinds = ("compute", "launch", "wait", "host")
     rows = [
-        (*key, *(count[kind] or "" for kind in kinds), sum(count[k] for k in kinds) - count["tag"] or "")
+        (
+            *key,
+            *(count[kind] or "" for kind in kinds),
+            sum(count[k] for k in kinds) - sum(count[t] for t in _TAGS) or "",
+        )
         for key, count in counts.items()
     ]
     return tabulate(rows, headers=("region", "lane", "phase", *kinds, "placed by rule"))

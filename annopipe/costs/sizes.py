@@ -8,7 +8,7 @@ A size that depends on data is a symbol, "u1". Its value is, first rule that fit
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch import fx
 from annopipe.errors import CostError
 from annopipe.graphs import meta
 from annopipe.graphs.balanced_sizes import balanced_symbol, evaluated, symbols
+from annopipe.graphs.failures import user_frame
 from annopipe.graphs.stage_graph import StageGraph, body, input_nodes
 from annopipe.pytrees import tree_leaves
 
@@ -31,6 +32,7 @@ class Sizes:
     """
 
     def __init__(self, graph: StageGraph, given: Mapping[str, int] | None = None) -> None:
+        self._graph = graph
         self._given: dict[str, int] = {}
         given = {} if given is None else given
         ports = {port.name: node for port, node in zip(graph.inputs, input_nodes(graph.graph), strict=True)}
@@ -54,26 +56,37 @@ class Sizes:
         """A size in a value that ``node`` reads or makes.
 
         Raises:
-            CostError: naming the node and the symbol that has no value.
+            CostError: naming the node, the symbol that has no value, and every other symbol that has none.
         """
         if isinstance(size, int):
             return size
         lane = _lane(node)
 
         def lookup(symbol: Any) -> int:
-            for name in (f"{lane}{symbol}", str(symbol)):
-                if name in self._given:
-                    return self._given[name]
-            balanced = balanced_symbol(size, symbol)
-            if balanced is None:
-                raise CostError(
-                    f"the size of {node.name} depends on data ({size}) and balanced routing does not say what {symbol} "
-                    f'is: pass sizes={{"{symbol}": ...}}'
-                )
-            return balanced
+            known = self._value(lane, size, symbol)
+            if known is None:
+                raise self._unknown(size, symbol, node)
+            return known
 
         number = evaluated(size, lookup)
         return 0 if number is None else number
+
+    def _value(self, lane: str, size: Any, symbol: Any) -> int | None:
+        for name in (f"{lane}{symbol}", str(symbol)):
+            if name in self._given:
+                return self._given[name]
+        return balanced_symbol(size, symbol)
+
+    def _unknown(self, size: Any, symbol: Any, node: fx.Node) -> CostError:
+        untold = {str(s): None for lane, extent, s in _symbols(self._graph) if self._value(lane, extent, s) is None}
+        sizes = ", ".join(f'"{name}": ...' for name in untold)
+        at = meta.placement(node)
+        region = f", in region {at.region}" if at and at.region else ""
+        return CostError(
+            f"the size of {node.name} depends on data ({size}{region}) and balanced routing does not say what "
+            f"{symbol} is: pass sizes={{{sizes}}} to ap.costs.roofline, and to ap.overlap the result as costs; or "
+            f"measure the costs with ap.costs.measure{user_frame(meta.stack(node))}"
+        )
 
     def shape(self, tensor: torch.Tensor, node: fx.Node) -> tuple[int, ...]:
         """The extents of a fake tensor."""
@@ -98,13 +111,15 @@ def _lane(node: fx.Node) -> str:
     return lane + dot
 
 
-def _names(graph: StageGraph) -> set[str]:
-    """Every name by which a size of this graph can be given."""
-    found: set[str] = set()
+def _symbols(graph: StageGraph) -> Iterator[tuple[str, Any, Any]]:
+    """Every symbol in a value of this graph: the node's lane, the extent and the symbol."""
     for node in (*input_nodes(graph.graph), *body(graph.graph)):
         lane = _lane(node)
         for leaf in tree_leaves(meta.value(node)):
-            extents = leaf.shape if isinstance(leaf, torch.Tensor) else (leaf,)
-            texts = {str(symbol) for extent in extents for symbol in symbols(extent)}
-            found |= texts | {lane + text for text in texts}
-    return found
+            for extent in leaf.shape if isinstance(leaf, torch.Tensor) else (leaf,):
+                yield from ((lane, extent, symbol) for symbol in symbols(extent))
+
+
+def _names(graph: StageGraph) -> set[str]:
+    """Every name by which a size of this graph can be given."""
+    return {name for lane, _, symbol in _symbols(graph) for name in (str(symbol), f"{lane}{symbol}")}

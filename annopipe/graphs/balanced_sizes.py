@@ -9,6 +9,7 @@ Rules, in program order; n rows are spread over k places as evenly as whole numb
     exchange            a rank receives as many rows as it sends
     all_to_all_single   what a rank sends, and as much that it receives, is spread evenly over its peers
     split_with_sizes    the rows are spread evenly over the parts (over experts, in a loop over experts)
+    bincount            there are no more bins than minlength, the number of experts, asks for
 
     32 rows -> exchange -> [u1]                       u1 = 32
     7 rows  -> split_with_sizes([u2, u3])             u2 = 4, u3 = 3
@@ -41,6 +42,9 @@ def record_balanced_sizes(graph: fx.Graph) -> None:
         elif name == "aten::split_with_sizes":
             dim = node.args[2] if len(node.args) > 2 else node.kwargs.get("dim", 0)
             _spread([_given(size) for size in node.args[1]], _extent(node.args[0], dim))
+        elif name == "aten::bincount":
+            bins = _given(node.args[2] if len(node.args) > 2 else node.kwargs.get("minlength", 0))
+            _spread([meta.value(node).shape[0]], balanced(bins) or None)
 
 
 def symbols(size: Any) -> set[Any]:

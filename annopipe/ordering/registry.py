@@ -63,5 +63,8 @@ def find(name: str | Policy) -> tuple[str, Policy]:
         pattern = parse(name)
         return str(pattern), functools.partial(apply, pattern=pattern)
     if not isinstance(name, str) or name not in _POLICIES:
-        raise OrderError(f"no overlap policy {name!r}; there are {', '.join(_POLICIES)}; add one with @ap.policy")
+        raise OrderError(
+            f"no overlap policy {name!r}; there are {', '.join(_POLICIES)}; add one with @ap.policy, or write a "
+            'pattern such as "B.combine | F.attention ; B.experts | F.dispatch"'
+        )
     return name, _POLICIES[name]

@@ -2,7 +2,7 @@
 
 import re
 
-__all__ = ["one_line", "place_text", "seconds_text", "shorten"]
+__all__ = ["clip", "one_line", "place_text", "seconds_text", "shorten"]
 
 # Largest first: the first unit that the value reaches is used.
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
@@ -30,6 +30,15 @@ def shorten(text: str, width: int) -> str:
     '..e/dispatch'
     """
     return text if len(text) <= width else f"..{text[len(text) - width + 2 :]}"
+
+
+def clip(text: str, width: int) -> str:
+    """Cut a sentence to a width; the beginning stays, because it says what the sentence is about.
+
+    >>> clip("2.1 ms exposed  F/block3/moe/dispatch: queued behind", 14)
+    '2.1 ms expos..'
+    """
+    return text if len(text) <= width else f"{text[: width - 2]}.."
 
 
 def one_line(text: str) -> str:

@@ -104,6 +104,41 @@ def test_inspect_prints_the_regions_of_a_file(annopipe: Callable[..., Result], m
     assert "weight_grad" in result.stdout
 
 
+TAGGED_BY_OTHERS = """
+import torch
+from torch.fx.traceback import annotate
+from torch.utils.checkpoint import checkpoint
+
+class Layer(torch.nn.Linear):
+    def forward(self, x):
+        return checkpoint(super().forward, x, use_reentrant=False)
+
+class Plain(torch.nn.Linear):
+    def forward(self, x):
+        with annotate({"EP": "compute"}):
+            return super().forward(x)
+
+layer, plain, bare = Layer(4, 4), Plain(4, 4), torch.nn.Linear(4, 4)
+"""
+
+
+def test_inspect_captures_checkpoints_knows_tags_of_others_and_says_when_there_are_none(
+    annopipe: Callable[..., Result], tmp_path: Path
+) -> None:
+    (tmp_path / "theirs.py").write_text(TAGGED_BY_OTHERS, encoding="utf-8")
+
+    def inspect(name: str, *options: str) -> Result:
+        return annopipe("inspect", f"{tmp_path / 'theirs.py'}:{name}", "--input", "2,4", "--graph", "forward", *options)
+
+    assert "strict=True" in inspect("layer").stderr
+    assert inspect("layer", "--strict").returncode == 0
+    assert "has no tags" in inspect("bare").stderr
+    theirs = inspect("plain")
+    assert "has no tags" not in theirs.stderr
+    tagged = [line.split() for line in theirs.stdout.splitlines() if line.startswith("moe/experts")]
+    assert [len(row) for row in tagged] == [3], "region, phase and count: nothing is placed by rule"
+
+
 def test_inspect_prints_nodes_and_json(annopipe: Callable[..., Result], model: Path) -> None:
     result = annopipe("inspect", f"{model}:Model", "--input", "2,4", "--graph", "backward", "--json")
     rows = json.loads(result.stdout)["backward"]

@@ -216,6 +216,23 @@ def test_a_size_that_balance_does_not_tell_is_asked_for_by_node_and_name() -> No
     assert sum(ap.costs.roofline(graph, TOY, sizes={symbol: 7}).seconds.values()) > 0
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_all_sizes_that_balance_does_not_tell_are_asked_for_at_once_with_the_place_and_the_way(strict: bool) -> None:
+    def two(x: torch.Tensor) -> torch.Tensor:
+        with ap.region("router"):
+            return x.nonzero().float().sum() + (x > 1).nonzero().float().sum()
+
+    graph = ap.trace(Call(two), (torch.ones(4, 4),), strict=strict).forward
+    both = ap.multiplex(graph, graph, lanes=("a", "b"))
+    with pytest.raises(ap.CostError, match=r"\(u\d, in region router\).*ap.overlap the result as costs") as caught:
+        ap.overlap(both, policy="list")
+    assert (f"at {__file__}:" in str(caught.value)) == strict, "only Dynamo keeps lines"
+    names = re.findall(r'"(u\d+)": \.\.\.', str(caught.value))
+    assert len(names) == 2
+    plan = ap.overlap(both, costs=ap.costs.roofline(both, TOY, sizes=dict.fromkeys(names, 7)))
+    assert plan.timeline.makespan > 0
+
+
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [({"v9": 3}, "sizes has 'v9', which no value"), ({"u0": -1}, "a size is a whole number"), ({"u0": 1.5}, "whole")],

@@ -53,6 +53,21 @@ def test_rows_are_spread_evenly_and_the_first_get_more(group) -> None:
     assert [balanced(size) for size in sent] == [3, 3, 2, 2]
 
 
+class Count(nn.Module):
+    def __init__(self, bins: int) -> None:
+        super().__init__()
+        self.bins = bins
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.bincount(x, minlength=self.bins) + 1
+
+
+@pytest.mark.parametrize(("bins", "size"), [(4, 4), (1, 1), (0, None)])
+def test_counts_have_a_place_for_each_expert(bins: int, size: int | None) -> None:
+    graphs = ap.trace(Count(bins), (torch.zeros(3, dtype=torch.int64),))
+    assert set(sizes(graphs.forward).values()) == {size}
+
+
 def test_a_size_that_no_rule_covers_has_no_value() -> None:
     class Nonzero(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

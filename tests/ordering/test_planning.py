@@ -129,7 +129,7 @@ def test_an_illegal_order_is_refused_with_what_is_wrong(order, message: str, pai
 
 
 def test_an_unknown_policy_is_refused_with_the_names_there_are(pair: tuple[ap.StageGraph, dict]) -> None:
-    with pytest.raises(ap.OrderError, match="no overlap policy 'lst'; there are .*list"):
+    with pytest.raises(ap.OrderError, match="no overlap policy 'lst'; there are .*list.* a pattern such as"):
         ap.overlap(pair[0], policy="lst")
 
 
@@ -166,6 +166,9 @@ def test_a_pattern_that_does_not_fit_shows_the_place(pair: tuple[ap.StageGraph, 
         ap.overlap(pair[0], policy="X.first")
     with pytest.raises(ap.OrderError, match=r"two pieces in a row"):
         ap.overlap(pair[0], policy="F.first B.second")
+    alone = ap.trace(torch.nn.Linear(2, 2), (torch.ones(2, 2),)).forward
+    with pytest.raises(ap.OrderError, match=r"the graph has no lanes, so there is no lane 'F'; ap.multiplex"):
+        ap.overlap(alone, policy="F.first")
 
 
 def test_a_plan_without_costs_can_be_simulated_with_given_ones(pair: tuple[ap.StageGraph, dict]) -> None:

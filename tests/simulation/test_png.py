@@ -131,6 +131,24 @@ def test_cut_text_fits_and_keeps_its_end():
     assert letters.cut("a", 0.5, 8) == "a"
 
 
+def test_clipped_sentence_fits_and_keeps_its_beginning():
+    letters = Lettering(FigureCanvasAgg(Figure(dpi=100)))
+    clipped = letters.clip("2.1 ms exposed  block0/moe/dispatch", 0.5, 8)
+    assert clipped.endswith("..")
+    assert "2.1 ms exposed  block0/moe/dispatch".startswith(clipped[:-2])
+    assert letters.width(clipped, 8) <= 0.5
+    assert letters.clip("a", 0.5, 8) == "a"
+
+
+def test_reason_that_is_too_long_still_says_how_much_is_exposed_and_where():
+    program = [
+        Task("x" * 500, "compute", 1.0),
+        Task("send", "launch", 2.0, "dispatch", after=(0,), queue="ep"),
+        Task("arrive", "wait", launch=1),
+    ]
+    assert any(text.startswith("2 s exposed  dispatch: ") for text in texts(draw({"": run(program)}, "")))
+
+
 def test_missing_matplotlib_is_an_error_that_says_what_to_install(tmp_path, monkeypatch):
     def missing(name: str) -> None:
         raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib.style")

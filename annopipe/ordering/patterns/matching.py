@@ -145,6 +145,8 @@ def _by_repetition(order: Sequence[int], found: dict[int, tuple[Piece, _Path]]) 
 
 
 def _reason(piece: Piece, nodes: Sequence[OverlapNode], problem: OverlapProblem) -> str:
+    if not any(problem.lanes):
+        return f"the graph has no lanes, so there is no lane {piece.lane!r}; ap.multiplex(..., lanes=...) names them"
     if not nodes:
         return f"there is no lane {piece.lane!r}; there are {', '.join(problem.lanes)}"
     named = _pieces_of(nodes, [dataclasses.replace(piece, weights=False)])

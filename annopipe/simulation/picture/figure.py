@@ -86,7 +86,7 @@ class _Sheet:
 
     def write(self, x: float, y: float, text: str, size: float, colour: str, weight: str = "normal") -> float:
         """Write a line; returns where it ends."""
-        text = self.letters.cut(one_line(text), self.width - x - _EDGE, size)
+        text = self.letters.clip(one_line(text), self.width - x - _EDGE, size)
         self.figure.text(
             x / self.width, y / self.height, text, size=size, color=colour, weight=weight, parse_math=False
         )  # fmt: skip

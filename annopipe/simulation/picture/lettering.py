@@ -5,7 +5,7 @@ from functools import cache
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.font_manager import FontProperties
 
-from annopipe.simulation.wording import shorten
+from annopipe.simulation.wording import clip, shorten
 
 __all__ = ["Lettering"]
 
@@ -35,6 +35,13 @@ class Lettering:
     def width(self, text: str, size: float, weight: str = "normal") -> float:
         """The length of a text on one line."""
         return self._width(text, size, weight) if text else 0.0
+
+    def clip(self, text: str, room: float, size: float) -> str:
+        """The sentence, or as much of its beginning as there is room for."""
+        kept = len(text)
+        while kept > 3 and self.width(clip(text, kept), size) > room:
+            kept -= 1
+        return clip(text, kept)
 
     def cut(self, text: str, room: float, size: float) -> str:
         """The text, or as much of its end as there is room for."""
