@@ -38,6 +38,8 @@ class NodeCosts:
     source: str = "given"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.network, Network):
+            raise CostError(f"network is {self.network!r}: give an annopipe.simulation.Network")
         for table in (self.seconds, self.latency, self.issue):
             if not isinstance(table, Mapping):
                 raise CostError(f"costs are a mapping from node to seconds, got {type(table).__name__}")

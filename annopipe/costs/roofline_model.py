@@ -96,6 +96,11 @@ def roofline(
         )
     if matmul_dtype is not None and not isinstance(matmul_dtype, torch.dtype):
         raise CostError(f"matmul_dtype is {matmul_dtype!r}: give a type of torch, such as torch.float8_e4m3fn")
+    if node_limit is not None and not isinstance(node_limit, NodeLimit):
+        raise CostError(f"node_limit is {node_limit!r}: give ap.costs.NodeLimit(copies, nodes)")
+    for name, table in (("sizes", sizes), ("wire_bytes", wire_bytes), ("collectives", collectives)):
+        if table is not None and not isinstance(table, Mapping):
+            raise CostError(f"{name} is {table!r}: give a mapping from names")
     device = _machine(hardware, group)
     rows = body(graph.graph)
     if any(meta.placement(node) is None for node in rows):

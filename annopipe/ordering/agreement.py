@@ -46,10 +46,15 @@ def agree(choose: Callable[[], Choice], group: dist.ProcessGroup | None) -> Choi
 
     Raises:
         AnnopipeError: what ``choose`` raised on this rank.
-        OrderError: ``choose`` failed on another rank, or the ranks have different collectives; on every rank.
+        OrderError: ``choose`` failed on another rank, or the ranks have different collectives; on every rank. Or
+            ``group`` is no process group of this rank.
     """
     if group is None:
         return choose()
+    if not isinstance(group, dist.ProcessGroup):
+        raise OrderError(
+            f"group={group!r}: give a process group that this rank is in, as dist.new_group returns to its members"
+        )
     mine, proposal, failure = _propose(choose)
     everyone = gather(proposal, group)
     if failure is not None:

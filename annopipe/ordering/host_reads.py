@@ -1,7 +1,8 @@
 """Host reads and the small messages that they wait for: exchanges of counts.
 
 A dropless layer first tells every rank how many rows it will get; the host reads that, and only then can the rows be
-launched. Such an exchange is worth launching the moment it can be, since everything behind it waits.
+launched. Such an exchange is worth launching the moment it can be, since everything behind it waits. It carries
+integers: a combine is none, although the next layer's router, which the host reads, needs its result.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ __all__ = ["count_exchanges", "counts_early"]
 
 
 def count_exchanges(problem: OverlapProblem) -> set[int]:
-    """Launches whose result a host read of their lane needs before the lane's next launch."""
+    """Launches of integers whose result a host read of their lane needs before the lane's next launch."""
     last: dict[str, int] = {}  # the latest launch of each lane
     behind: dict[str, set[int]] = {}  # what depends on it
     found: set[int] = set()
@@ -21,7 +22,7 @@ def count_exchanges(problem: OverlapProblem) -> set[int]:
             last[node.lane], behind[node.lane] = node.index, {node.index}
         elif node.lane in last and not behind[node.lane].isdisjoint(problem.dependencies[node.index]):
             behind[node.lane].add(node.index)
-            if node.kind == "host":
+            if node.kind == "host" and not problem.nodes[last[node.lane]].floating:
                 found.add(last[node.lane])
     return found
 

@@ -25,6 +25,7 @@ class OverlapNode:
     queue: launches: the process group.  launch: waits: index of the launch, else -1.
     latency, issue: launches: part of the cost that does not stretch on a shared link; time to start the transfer.
     operation: launches: the collective, with what must be the same on all ranks (data type, reduction).
+    floating: launches: whether it carries floating-point values, so that it is no exchange of counts.
     """
 
     index: int
@@ -39,6 +40,7 @@ class OverlapNode:
     latency: float = 0.0
     issue: float = 0.0
     operation: str = ""
+    floating: bool = False
 
     @property
     def thread_time(self) -> float:
@@ -130,7 +132,7 @@ class OverlapProblem:
             cost = 0.0 if n.kind == "wait" else seconds[n.name]
             own = min(latency.get(n.name, 0.0), cost), issue.get(n.name, 0.0)
             described = (n.index, n.name, n.region, n.kind, n.lane, n.phase, cost, n.queue, n.launch)
-            nodes.append(OverlapNode(*described, *own, n.operation))
+            nodes.append(OverlapNode(*described, *own, n.operation, n.floating))
         return dataclasses.replace(self, nodes=tuple(nodes), network=network, has_costs=True)
 
     def topological(self, rank: Sequence[float], chain: Sequence[int] = ()) -> list[int]:

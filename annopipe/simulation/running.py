@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from annopipe.errors import CostError
 from annopipe.simulation.engine import record
 from annopipe.simulation.tasks import Network, Task, check_program
 from annopipe.simulation.timeline import Timeline
@@ -26,6 +27,8 @@ def run(tasks: Sequence[Task], network: Network = _DEFAULT) -> Timeline:
     >>> timeline.makespan, timeline.exposed_comm, timeline.hidden_comm
     (3.0, 1.0, 2.0)
     """
+    if not isinstance(network, Network):
+        raise CostError(f"network is {network!r}: give an annopipe.simulation.Network")
     program = tuple(tasks)
     check_program(program)
     return Timeline(record(program, network))

@@ -335,3 +335,9 @@ def test_costs_do_not_depend_on_the_group_being_there() -> None:
     without = ap.costs.roofline(graphs.forward, "h800")
     with fake_ranks(4):
         assert ap.costs.roofline(graphs.forward, "h800") == without
+
+
+@pytest.mark.parametrize("option", ["sizes", "wire_bytes", "collectives", "node_limit", "network"])
+def test_an_option_of_another_kind_is_refused_by_name(option: str) -> None:
+    with pytest.raises(ap.CostError, match=f"{option} is 3"):
+        ap.costs.roofline(traced(nn.ReLU(), torch.empty(2, device="meta")), TOY, **{option: 3})

@@ -312,3 +312,47 @@ def test_a_counts_group_of_other_ranks_is_refused(outputs: list[str]) -> None:
         first, second = text.strip().split("\n")
         assert f"exchanges counts between ranks [0, 1], and counts_group has ranks [{rank}]" in first
         assert "give a process group, as dist.new_group returns to its members" in second
+
+
+def test_data_that_the_host_reads_through_a_later_layer_is_no_exchange_of_counts(tmp_path) -> None:
+    outputs = _run(
+        """
+        class Layers(nn.Module):
+            def forward(self, x, ids):
+                with ap.comm("combine"):
+                    x = fc.all_reduce(x, "sum", dist.group.WORLD) * 1
+                with ap.region("router"):
+                    here = (x > 0).sum().item()
+                with ap.comm("counts"):
+                    ids = fc.all_reduce(ids, "sum", dist.group.WORLD) * 1
+                total = ids.sum().item()
+                with ap.comm("dispatch"):
+                    return fc.all_reduce(x * here + total, "sum", dist.group.WORLD) * 1
+        x, ids = torch.randn(4, 4), torch.arange(3)
+        graphs = ap.trace(Layers(), (x, ids))
+        counts = dist.new_group([0, 1])
+        values = graphs.bind_inputs(x, ids)
+        for policy in ("sequential", "alternate", "auto", "list"):
+            plan = ap.overlap(graphs.forward, policy, group=dist.group.WORLD, counts_group=counts)
+            assert torch.equal(plan.run(values)["output"], Layers()(x, ids))
+            print([n.region for n in plan.problem.nodes if n.queue == counts.group_name])
+        """,
+        tmp_path,
+    )
+    assert [text.split("\n")[:4] for text in outputs] == [["['counts']"] * 4] * 2
+
+
+def test_a_group_that_is_none_of_this_rank_is_refused(tmp_path) -> None:
+    outputs = _run(
+        """
+        both, values = pair()
+        alone = [dist.new_group([0]), dist.new_group([1])]
+        for group in (alone[1 - rank], "ep", 5):
+            try:
+                ap.overlap(both, policy="alternate", group=group)
+            except ap.OrderError as error:
+                print(error)
+        """,
+        tmp_path,
+    )
+    assert all(text.count("give a process group that this rank is in") == 3 for text in outputs)

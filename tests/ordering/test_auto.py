@@ -73,6 +73,15 @@ def test_auto_is_the_same_at_every_call() -> None:
     assert auto(problem) == auto(problem)
 
 
+def test_a_problem_of_too_many_pieces_is_not_searched() -> None:
+    """A few dozen changes among thousands of pieces find nothing, and take as long as the rest of planning."""
+    chains = {"B": "combine experts dispatch attention", "F": "attention dispatch experts combine"}
+    problem = model_problem({"B": 300, "F": 300}, chains)
+    order = sequential(problem)
+    assert len(coarsened(problem).members) > 3_000
+    assert improved(problem, [order]) == order
+
+
 @settings(max_examples=60, deadline=None)
 @given(random_problems())
 def test_auto_is_legal_and_never_above_the_others_on_random_problems(problem: OverlapProblem) -> None:

@@ -1,11 +1,13 @@
 """Policies: published orders, legality on random problems, and the bounds they cannot beat."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 
+import annopipe as ap
 from annopipe.graphs.reordering import check_order
 from annopipe.ordering.adjustments import waits_late
 from annopipe.ordering.bounds import lower_bound
@@ -93,6 +95,23 @@ def test_alternate_does_not_end_a_turn_at_an_exchange_of_counts() -> None:
     )
     problem = OverlapProblem(nodes, ((), (0,), (1,), (2,), ()))
     assert alternate(problem) == [0, 1, 2, 3, 4]
+
+
+def test_data_whose_result_the_host_reads_later_on_ends_a_turn() -> None:
+    nodes = (
+        dataclasses.replace(_node(0, "launch", "F"), floating=True),  # combine
+        _node(1, "wait", "F", 0.0, launch=0),
+        _node(2, "compute", "F"),  # the next layer up to its router
+        _node(3, "host", "F"),
+        _node(4, "compute", "B"),
+    )
+    problem = OverlapProblem(nodes, ((), (0,), (1,), (2,), ()))
+    assert alternate(problem) == [0, 4, 1, 2, 3]
+
+
+def test_the_policies_are_listed_from_the_plainest_to_the_one_for_comparison() -> None:
+    built_in = ("sequential", "alternate", "dualpipe", "megatron", "list", "auto", "torch")
+    assert tuple(name for name in ap.policies() if name in built_in) == built_in
 
 
 def test_list_fills_the_gap_with_weight_gradients() -> None:

@@ -38,3 +38,8 @@ def test_what_cannot_be_simulated_is_refused_with_what_can(subject, found):
 def test_errors_of_the_program_name_the_task():
     with pytest.raises(CostError, match="task 0, x, has duration -1"):
         simulate(Plan(), -1)
+
+
+def test_a_network_of_another_kind_is_refused():
+    with pytest.raises(CostError, match=r"network is 3: give an annopipe\.simulation\.Network"):
+        simulate(Plan(), network=3)

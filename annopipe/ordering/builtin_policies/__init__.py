@@ -6,6 +6,7 @@ from annopipe.ordering.builtin_policies.list_scheduling import list_
 from annopipe.ordering.builtin_policies.published import DUALPIPE, MEGATRON, dualpipe, megatron
 from annopipe.ordering.builtin_policies.sequential import sequential
 from annopipe.ordering.builtin_policies.torch_overlap import torch_
+from annopipe.ordering.registry import Policy, policy
 
 __all__ = [
     "DUALPIPE",
@@ -21,3 +22,8 @@ __all__ = [
 ]
 
 NEED_COSTS = frozenset({auto, list_, torch_})
+
+# Here and not by a decorator, so that ap.policies() has them in this order and not in that of the files' names.
+_IN_ORDER: tuple[Policy, ...] = (sequential, alternate, dualpipe, megatron, list_, auto, torch_)
+for _each in _IN_ORDER:
+    policy(_each)

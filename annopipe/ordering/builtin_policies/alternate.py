@@ -12,12 +12,10 @@ from collections import deque
 from annopipe.ordering.adjustments import waits_late
 from annopipe.ordering.host_reads import count_exchanges, counts_early
 from annopipe.ordering.problem import OverlapProblem
-from annopipe.ordering.registry import policy
 
 __all__ = ["alternate"]
 
 
-@policy
 def alternate(problem: OverlapProblem) -> list[int]:
     """Lanes in turn, each in program order with its waits late, up to and including its next launch."""
     queues: dict[str, deque[int]] = {lane: deque() for lane in problem.lanes}

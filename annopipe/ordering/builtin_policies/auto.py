@@ -15,7 +15,6 @@ from annopipe.ordering.builtin_policies.published import dualpipe, megatron
 from annopipe.ordering.builtin_policies.sequential import sequential
 from annopipe.ordering.improvement import improved
 from annopipe.ordering.problem import OverlapProblem, ReasonedOrder
-from annopipe.ordering.registry import policy
 from annopipe.simulation import run
 from annopipe.simulation.wording import seconds_text
 
@@ -30,7 +29,6 @@ _NAMED: dict[str, Callable[[OverlapProblem], list[int]]] = {
 _SAME = 1.0 - 1e-9  # differences of rounding are no gain
 
 
-@policy
 def auto(problem: OverlapProblem) -> ReasonedOrder:
     """The best of all policies in simulation, program order when nothing pays; needs costs."""
     orders = {"sequential": list(sequential(problem))}

@@ -18,7 +18,6 @@ from annopipe.ordering.builtin_policies.alternate import alternate
 from annopipe.ordering.builtin_policies.sequential import sequential
 from annopipe.ordering.greedy import greedy_order, path_lengths
 from annopipe.ordering.problem import OverlapProblem
-from annopipe.ordering.registry import policy
 
 __all__ = ["list_"]
 
@@ -44,7 +43,6 @@ _CLOSE = 1.002  # of the lower bound: no other rule can gain what anybody would 
 _NODES_TRIED = 40_000  # so that planning a graph of 10,000 nodes stays well below a second
 
 
-@policy
 def list_(problem: OverlapProblem) -> list[int]:
     """The shortest, in simulation, of the list schedules under a few priority rules; needs costs."""
     enough = lower_bound(problem) * _CLOSE

@@ -11,7 +11,6 @@ published profile of its training (github.com/deepseek-ai/profile-data); Megatro
 
 from annopipe.ordering.patterns import Pattern, apply, parse, with_lanes
 from annopipe.ordering.problem import OverlapProblem
-from annopipe.ordering.registry import policy
 
 __all__ = ["DUALPIPE", "MEGATRON", "dualpipe", "megatron"]
 
@@ -27,13 +26,11 @@ MEGATRON = """
 """
 
 
-@policy
 def dualpipe(problem: OverlapProblem) -> list[int]:
     """DeepSeek's order: the backward's dispatch is launched ahead of the experts' weight gradients, which hide it."""
     return apply(problem, _bound(problem, parse(DUALPIPE)), optional=True)
 
 
-@policy
 def megatron(problem: OverlapProblem) -> list[int]:
     """Megatron-LM's order: the experts' weight gradients first; the backward's dispatch hides behind the forward."""
     return apply(problem, _bound(problem, parse(MEGATRON)), optional=True)

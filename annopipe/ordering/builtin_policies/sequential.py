@@ -1,12 +1,10 @@
 """``sequential``: program order, one lane after the other, every wait where it was written."""
 
 from annopipe.ordering.problem import OverlapProblem
-from annopipe.ordering.registry import policy
 
 __all__ = ["sequential"]
 
 
-@policy
 def sequential(problem: OverlapProblem) -> list[int]:
     """Nothing overlaps but what the model's own code overlaps; the order that others are compared with."""
     return list(range(len(problem.nodes)))

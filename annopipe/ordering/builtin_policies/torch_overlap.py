@@ -8,12 +8,10 @@ import importlib
 
 from annopipe.errors import OrderError
 from annopipe.ordering.problem import OverlapProblem
-from annopipe.ordering.registry import policy
 
 __all__ = ["torch_"]
 
 
-@policy
 def torch_(problem: OverlapProblem) -> list[int]:
     """PyTorch's overlap scheduler; needs costs.
 

@@ -156,4 +156,7 @@ def _reason(piece: Piece, nodes: Sequence[OverlapNode], problem: OverlapProblem)
         return f"{piece} means nothing that another piece does not mean more exactly; leave it out"
     regions = sorted({component for node in nodes for component in node.region.split("/")})
     shown = ", ".join(regions[:12]) + (", ..." if len(regions) > 12 else "")
-    return f"lane {piece.lane} has no region {piece.region!r}; its regions' paths have {shown}"
+    others = _pieces_of(problem.nodes, [dataclasses.replace(piece, weights=False)])
+    having = dict.fromkeys(problem.nodes[index].lane for index in sorted(others))  # of nano-batches, say: F0, F1
+    hint = f"; lanes that have it: {', '.join(having)}" if having else ""
+    return f"lane {piece.lane} has no region {piece.region!r}; its regions' paths have {shown}{hint}"

@@ -29,6 +29,11 @@ class PatternError(OrderError):
         shown = re.sub(r"\s", " ", text)
         caret = " " * start + "^" * max(1, end - start)
         super().__init__(f"pattern, column {start + 1}: {problem}\n  {shown}\n  {caret}")
+        self._made_of = text, start, end, problem
+
+    def __reduce__(self) -> tuple[type["PatternError"], tuple[str, int, int, str]]:
+        """Pickled as what it is made of, so that it comes back from a process pool."""
+        return type(self), self._made_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -109,7 +109,9 @@ def _bars(axes: Axes, runs: Iterable[Run], place: _Place, palette: Palette) -> N
         line = _darker(palette[lane], 0.62)
         axes.broken_barh(_extents(those), at, facecolors="none", edgecolors=line, linewidths=0, hatch="/////")
     stalls = _extents(others["wait"])
-    axes.broken_barh(stalls, at, facecolors="white", edgecolors=_PALE_STALL, linewidths=0, hatch="xxxx")
+    wide = _extents(run for run in others["wait"] if run.seconds * place.scale > _STRIPES)
+    axes.broken_barh(stalls, at, facecolors="white", linewidths=0)
+    axes.broken_barh(wide, at, facecolors="none", edgecolors=_PALE_STALL, linewidths=0, hatch="xxxx")
     axes.broken_barh(stalls, at, facecolors="none", edgecolors=STALL, linewidths=0.9)
     hosts = others["host"]
     axes.broken_barh(_extents(hosts), at, facecolors=INK, edgecolors=INK, linewidths=0.7)

@@ -116,8 +116,8 @@ class _Sheet:
         rows = _rows_height(panel)
         lower = upper - _HEAD - rows
         axes = self._axes(lower, rows, panel.makespan)
-        for start, end in panel.stalls:
-            axes.axvspan(start, end, facecolor=STALL, alpha=0.10, linewidth=0, zorder=0.5)
+        stalls = [(start, end - start) for start, end in panel.stalls]  # one collection: there may be thousands
+        axes.broken_barh(stalls, (0.0, rows), facecolors=STALL, alpha=0.10, linewidth=0, zorder=0.5)
         top, scale = _GAP, self.inside / self.end
         for number, row in enumerate(panel.rows):
             height = _GROUP if number else _THREAD

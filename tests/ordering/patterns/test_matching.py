@@ -103,3 +103,10 @@ def test_optional_pieces_may_mean_nothing() -> None:
     pattern = parse("B.combine | F.attention | F.shared")
     assert len(match(problem, pattern, optional=True)) == 1
     assert dataclasses.replace(pattern, text="") == pattern
+
+
+def test_a_region_that_only_nano_batches_have_is_refused_with_their_lanes() -> None:
+    chain = "attention dispatch experts"
+    problem = model_problem({"F0": 1, "F1": 1, "F": 1}, {"F0": chain, "F1": chain, "F": "norm"})
+    with pytest.raises(PatternError, match="lane F has no region 'attention'.*; lanes that have it: F0, F1\n"):
+        match(problem, parse("F.attention"))

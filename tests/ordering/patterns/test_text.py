@@ -1,5 +1,7 @@
 """Patterns as text: what is read, what is refused and where the message points."""
 
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -87,3 +89,9 @@ def test_what_is_no_pattern_is_refused_at_its_place(text: str, marked: str, mess
     assert length == max(1, len(marked))
     assert text[start : start + len(marked)] == marked
     assert isinstance(caught.value, AnnopipeError)
+
+
+def test_an_error_survives_a_process_pool() -> None:
+    with pytest.raises(PatternError) as caught:
+        parse("F.a ; B.b.X")
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
