@@ -48,8 +48,24 @@ def _value(value: Any, _: Any) -> Any:
         return type(value)
 
 
+def _lookup(value: Any, key: Any) -> Any:
+    """Whether an attribute is the object's own; else what its class has, for a method may be replaced there."""
+    return True if key in vars(value) else _code(getattr(type(value), key, None), None)
+
+
 def _tensor(value: Any, _: Any) -> Any:
     return _SameTensor(value) if isinstance(value, torch.Tensor) else type(value)
+
+
+def _like(value: Any, _: Any) -> Any:
+    return (value.dtype, value.shape, value.requires_grad) if isinstance(value, torch.Tensor) else type(value)
+
+
+def _properties(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return reprlib.repr(value)
+    grad = "requires grad" if value.requires_grad else "requires no grad"
+    return f"of {value.dtype}, shape {tuple(value.shape)}, and {grad}"
 
 
 def _repr(value: Any, _: Any) -> str:
@@ -64,8 +80,9 @@ _ASPECTS: Mapping[str, Aspect] = {
     "keys": Aspect(lambda v, _: [_value(k, None) for k in v], lambda v, _: f"with the keys {reprlib.repr(list(v))}"),
     "holds": Aspect(lambda v, key: key in v, lambda v, k: f"{'with' if k in v else 'without'} the key {k!r}"),
     "has": Aspect(hasattr, lambda v, k: f"{'with' if hasattr(v, k) else 'without'} the attribute {k}"),
-    "own": Aspect(lambda v, key: key in vars(v), lambda v, k: "the object's own" if k in vars(v) else "its class's"),
+    "own": Aspect(_lookup, lambda v, k: "the object's own" if k in vars(v) else "its class's"),
     "none": Aspect(lambda v, _: v is None, _repr),
+    "like": Aspect(_like, lambda v, _: _properties(v)),
     "tensor": Aspect(_tensor, lambda v, _: f"{'a tensor' if isinstance(v, torch.Tensor) else reprlib.repr(v)}"),
 }
 
@@ -175,10 +192,11 @@ def user_name(source: str, scope: Scope) -> str:
     'global K of my.layers'
     """
     if function := re.match(r"(.*)\.__closure__\[(\d+)\](?:\.cell_contents)?(.*?)$", source):
-        owner = evaluated(function[1], scope)
+        before, expression = _innermost(function[1])
+        owner = evaluated(expression, scope)
         variable = owner.__code__.co_freevars[int(function[2])]
-        return f"closure variable {_tidy(variable + function[3])} of {owner.__name__}"
-    if function := re.match(r"(.*)\.__defaults__\[(\d+)\](.*)$", source):
+        return f"closure variable {_tidy(before + variable + function[3])} of {owner.__name__}"
+    if (function := re.match(r"(.*)\.__defaults__\[(\d+)\](.*)$", source)) and not _innermost(function[1])[0]:
         owner = evaluated(function[1], scope)
         code = owner.__code__
         names = code.co_varnames[: code.co_argcount][-len(owner.__defaults__) :]
@@ -191,6 +209,16 @@ def user_name(source: str, scope: Scope) -> str:
         return f"global {found[2]} of {found[1].replace('_dot_', '.')}"
     found = re.match(r"G\['\w+'\]\['(\w+)'\](.*)$", source) or re.match(r"G\['(\w+)'\](.*)$", source)
     return f"global {found[1]}{found[2]}" if found else source
+
+
+def _innermost(text: str) -> tuple[str, str]:
+    """What stands before the last bracket that is not closed, itself included, and what stands behind it."""
+    closed = 0
+    for position in range(len(text) - 1, -1, -1):
+        closed += (text[position] in ")]") - (text[position] in "([")
+        if closed < 0:
+            return text[: position + 1], text[position + 1 :]
+    return "", text
 
 
 def _tidy(source: str) -> str:
