@@ -9,7 +9,15 @@ import torch
 
 from annopipe.errors import GraphError
 
-__all__ = ["OUR_NAMESPACES", "Operator", "check_computes", "check_launches", "check_waits", "find_operators"]
+__all__ = [
+    "OUR_NAMESPACES",
+    "Operator",
+    "check_computes",
+    "check_launches",
+    "check_waits",
+    "find_operators",
+    "reads_layout",
+]
 
 Operator = torch._ops.OpOverload
 OUR_NAMESPACES = frozenset({"annopipe", "aten", "prim", "prims", "_c10d_functional", "_c10d_functional_autograd"})
@@ -42,6 +50,13 @@ def find_operators(op: Any) -> tuple[str, tuple[Operator, ...]]:
         )
     operators = tuple(getattr(op, overload) for overload in op.overloads())
     return operators[0]._schema.name, operators
+
+
+def reads_layout(target: Any) -> bool:
+    """Whether what a node calls may depend on how its arguments lie in memory; PyTorch's own do not, save for one."""
+    if isinstance(target, Operator):
+        return target.namespace not in OUR_NAMESPACES or "as_strided" in target._schema.name
+    return isinstance(target, torch._ops.HigherOrderOperator)
 
 
 def check_launches(operator: Operator) -> None:

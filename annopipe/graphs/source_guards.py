@@ -49,8 +49,9 @@ def _value(value: Any, _: Any) -> Any:
 
 
 def _lookup(value: Any, key: Any) -> Any:
-    """Whether an attribute is the object's own; else what its class has, for a method may be replaced there."""
-    return True if key in vars(value) else _code(getattr(type(value), key, None), None)
+    """Whether an attribute is the object's own; else the method of its class, which may be replaced there."""
+    found = getattr(type(value), key, None)
+    return key in vars(value), _code(found, None) if callable(found) else None
 
 
 def _tensor(value: Any, _: Any) -> Any:
