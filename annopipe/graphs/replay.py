@@ -2,8 +2,8 @@
 
 needs       a graph as Dynamo captures it, and its inputs.
 does        runs its nodes with the tags and module paths that they carry; a checkpointed call runs in place.
-guarantees  ``tolist`` is the same operations as in eager; what goes wrong names the user's line, and ends what the graph
-            has begun (autocast, the levels of vmap), as a ``with`` block would.
+guarantees  ``tolist`` is the same operations as in eager; what goes wrong names the user's line, and ends what the
+            graph has begun (autocast, the levels of vmap), as a ``with`` block would.
 """
 
 import itertools
