@@ -118,7 +118,8 @@ def capture(
         raise CaptureError(f"cannot trace {what} strictly: {understandable(error)}{line}") from error
     names = {**_get_closure_vars(), "G": scope}
     found = {**names, "L": dict(arguments)}
-    guards = tuple(_guards(captured.graph_capture_output.output_graph.guards, found))
+    read = _guards(captured.graph_capture_output.output_graph.guards, found)
+    guards = tuple(sorted(read, key=lambda guard: guard.aspect != "type"))  # another type is told as that
     kept = SourceGuards(guards, names, {name: arguments[name] for name in stay})
     if captured.backend_input is None:  # it computes nothing
         return Captured(function, kept)
