@@ -1,5 +1,6 @@
 """What a captured graph begins, it ends: also when something goes wrong in between."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -38,22 +39,21 @@ def blocks(where: int) -> fx.GraphModule:
     """outer( inner( ) other( ) ), with a failure at one of its places."""
     graph = fx.Graph()
     x = graph.placeholder("x")
-    made: list[Any] = []
-    for index, (function, argument) in enumerate(
-        [
-            (_enter_block, "outer"),
-            (set_grad_enabled, False),
-            (_enter_block, "inner"),
-            (_exit_block, 2),
-            (_enter_block, "other"),
-            (_exit_block, 4),
-            (set_grad_enabled, True),
-            (_exit_block, 0),
-        ]
-    ):
+    made: list[fx.Node] = []
+    calls: list[tuple[Callable[..., Any], Any]] = [
+        (_enter_block, "outer"),
+        (set_grad_enabled, False),
+        (_enter_block, "inner"),
+        (_exit_block, 2),
+        (_enter_block, "other"),
+        (_exit_block, 4),
+        (set_grad_enabled, True),
+        (_exit_block, 0),
+    ]
+    for index, (function, argument) in enumerate(calls):
         if index == where:
             graph.call_function(fail, (x,))
-        made.append(graph.call_function(function, (made[argument] if function is _exit_block else argument,)))  # type: ignore[index]
+        made.append(graph.call_function(function, (made[argument] if function is _exit_block else argument,)))
     if where == len(made):
         graph.call_function(fail, (x,))
     graph.output(x)
