@@ -1,6 +1,5 @@
 """What a captured graph begins, it ends: also when something goes wrong in between."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -40,7 +39,7 @@ def blocks(where: int) -> fx.GraphModule:
     graph = fx.Graph()
     x = graph.placeholder("x")
     made: list[fx.Node] = []
-    calls: list[tuple[Callable[..., Any], Any]] = [
+    calls: list[tuple[Any, Any]] = [
         (_enter_block, "outer"),
         (set_grad_enabled, False),
         (_enter_block, "inner"),
