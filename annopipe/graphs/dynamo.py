@@ -164,7 +164,7 @@ def _guards(found: Any, scope: dict[str, Any]) -> Iterator[SourceGuard]:
         keywords = getattr(guard.create_fn, "keywords", {})
         key = keywords.get("attr", keywords.get("key"))
         if (other := keywords.get("source_b")) and not isinstance(evaluated(source, scope), torch.Tensor):
-            source, aspect = f"({source} is {other.name})", "value"  # one object, and only one place has its guards
+            source, aspect = f"({source}) is ({other.name})", "value"  # one object, and only one place has its guards
         if aspect is None or _OF_LIBRARIES.match(source) or (aspect == "type" and _TABLES.search(source)):
             continue
         if aspect == "tensor" and _OF_CALL.match(source):

@@ -106,6 +106,8 @@ def user_name(source: str, scope: Scope) -> str:
     >>> user_name("G['__import_my_dot_layers'].K", {})
     'global K of my.layers'
     """
+    if pair := re.fullmatch(r"\((.+)\) is \((.+)\)", source):
+        return " is ".join(user_name(place, scope) for place in pair.groups())
     if function := re.match(r"(.*)\.__closure__\[(\d+)\](?:\.cell_contents)?(.*?)$", source):
         before, expression = _innermost(function[1])
         owner = evaluated(expression, scope)

@@ -307,6 +307,7 @@ def test_direct_traces_have_no_such_guards() -> None:
         ("type(L['self']).__mro__[1].__dict__['rate']", "self.rate"),
         ("G['__import_my_dot_layers'].K['a']", "global K['a'] of my.layers"),
         ("L['loss_fn'].scale", "loss_fn.scale"),
+        ("(L['self'].mode) is (L['self'].options.mode)", "self.mode is self.options.mode"),
     ],
 )
 def test_sources_are_told_as_users_write_them(source: str, name: str) -> None:
