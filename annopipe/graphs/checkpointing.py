@@ -2,7 +2,8 @@
 
 needs       forward as it runs under direct tracing; or a checkpointed call that Dynamo captured as one operation.
 does        refuses the first; runs the graph of the second in its place.
-guarantees  a checkpoint that would save memory is refused however it was imported; every operation of a captured one
+guarantees  a checkpoint that would save memory is refused however it was imported, as are other hooks on saved tensors
+            (tracing would leave out what they do to gradients); every operation of a captured one
             carries a mark, which ``annopipe.graphs.recomputation`` reads, and the policy of a selective checkpoint
             (``context_fn``) says which of them are saved.
 
@@ -32,32 +33,42 @@ _REFUSAL = (
 )
 
 
+_HOOKS_REFUSAL = (
+    "forward uses torch.autograd.graph.saved_tensors_hooks (as save_on_cpu does), which no graph runs: take it out; to "
+    "save less, use torch.utils.checkpoint and ap.trace(..., strict=True)"
+)
+
+
 class CheckpointError(Exception):
     """A checkpoint that cannot be honoured."""
 
 
 @contextlib.contextmanager
 def checkpoints_refused() -> Iterator[None]:
-    """While it is open, a checkpoint that would save memory is refused.
+    """While it is open, a checkpoint that would save memory is refused, and so are hooks on what is saved.
 
     Raises:
         CheckpointError: where the checkpoint is called.
     """
     frame, function = torch_checkpoint._CheckpointFrame, torch_checkpoint.CheckpointFunction
+    hooks = torch.autograd.graph.saved_tensors_hooks
+    enter = hooks.__enter__
 
-    def refusing(original: Callable[..., Any]) -> Callable[..., Any]:
+    def refusing(original: Callable[..., Any], reason: str) -> Callable[..., Any]:
         def refuse(*args: Any, **kwargs: Any) -> Any:
             if torch.is_grad_enabled():
-                raise CheckpointError(_REFUSAL)
+                raise CheckpointError(reason)
             return original(*args, **kwargs)
 
         return refuse
 
-    torch_checkpoint._CheckpointFrame = refusing(frame)  # type: ignore[assignment, misc]
-    function.apply = refusing(function.apply)  # type: ignore[method-assign]
+    torch_checkpoint._CheckpointFrame = refusing(frame, _REFUSAL)  # type: ignore[assignment, misc]
+    function.apply = refusing(function.apply, _REFUSAL)  # type: ignore[method-assign]
+    hooks.__enter__ = refusing(enter, _HOOKS_REFUSAL)  # type: ignore[method-assign]
     try:
         yield
     finally:
+        hooks.__enter__ = enter  # type: ignore[method-assign]
         torch_checkpoint._CheckpointFrame = frame  # type: ignore[misc]
         del function.apply  # the original one is inherited
 

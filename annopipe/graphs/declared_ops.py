@@ -52,13 +52,16 @@ class Declaration:
 
 
 class Declared:
-    """A declaration that can be taken back: ``with ap.register_pure(op): ...``, or ``forget()``."""
+    """A declaration that can be taken back: ``with ap.register_pure(op): ...``, or ``forget()``.
+
+    Whoever declares the same again has a declaration of their own: it lasts until the end of the last block.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def forget(self) -> None:
-        """Take the declaration back; graphs that were traced meanwhile keep it."""
+        """Take the declaration back, whoever else made it; graphs that were traced meanwhile keep it."""
         _DECLARATIONS.remove(self.name)
 
     def __enter__(self) -> "Declared":
@@ -67,7 +70,7 @@ class Declared:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
     ) -> None:
-        self.forget()
+        _DECLARATIONS.leave(self.name)
 
     def __repr__(self) -> str:
         return f"Declared({self.name!r})"
@@ -80,12 +83,13 @@ class _Declarations:
         self._lock = threading.Lock()
         self._by_name: Mapping[str, tuple[Declaration, tuple[Operator, ...]]] = {}
         self._by_operator: Mapping[Operator, Declaration] = {}
+        self._made: Mapping[str, int] = {}  # how often, by the name of what was declared
 
     def of(self, target: Any) -> Declaration | None:
         """The declaration of a node's target; cheap, for it is asked for every node."""
         return self._by_operator.get(target) if self._by_operator else None
 
-    def add(self, entries: Mapping[str, tuple[Declaration, tuple[Operator, ...]]]) -> None:
+    def add(self, declared_name: str, entries: Mapping[str, tuple[Declaration, tuple[Operator, ...]]]) -> None:
         """Add declarations, all or none; the same ones again take the operators that have the names now."""
         with self._lock:
             for name, (new, _) in entries.items():
@@ -96,10 +100,20 @@ class _Declarations:
                         f"call ap.forget_operator({name!r}) first, or declare it once"
                     )
             self._replace({**self._by_name, **entries})
+            self._made = {**self._made, declared_name: self._made.get(declared_name, 0) + 1}
+
+    def leave(self, name: str) -> None:
+        """Remove a declaration that was made once; of several, count one less."""
+        with self._lock:
+            if (made := self._made.get(name, 0)) > 1:
+                self._made = {**self._made, name: made - 1}
+                return
+        self.remove(name)
 
     def remove(self, name: str) -> None:
         """Remove a declaration, and that of its wait unless another launch has the same; unknown names are fine."""
         with self._lock:
+            self._made = {key: made for key, made in self._made.items() if key != name}
             left = {key: entry for key, entry in self._by_name.items() if key != name}
             used = {declaration.wait for declaration, _ in left.values() if declaration.kind == "launch"}
             self._replace({key: entry for key, entry in left.items() if entry[0].kind != "wait" or key in used})
@@ -158,7 +172,7 @@ def register_comm(op: Any, *, wait: Any = None, group: str | dist.ProcessGroup |
         for operator in wait_operators:
             check_waits(operator)
         entries[wait_name] = (Declaration("wait", wait=wait_name), wait_operators)
-    _DECLARATIONS.add(entries)
+    _DECLARATIONS.add(name, entries)
     return Declared(name)
 
 
@@ -184,7 +198,7 @@ def register_pure(op: Any) -> Declared:
     name, operators = find_operators(op)
     for operator in operators:
         check_computes(operator)
-    _DECLARATIONS.add({name: (Declaration("pure"), operators)})
+    _DECLARATIONS.add(name, {name: (Declaration("pure"), operators)})
     return Declared(name)
 
 

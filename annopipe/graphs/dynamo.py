@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch._dynamo import config
 from torch._dynamo.convert_frame import fullgraph_capture
 from torch._dynamo.exc import TorchDynamoException
@@ -117,7 +118,8 @@ def capture(
         raise CaptureError(f"cannot trace {what} strictly: {understandable(error)}{line}") from error
     names = {**_get_closure_vars(), "G": scope}
     found = {**names, "L": dict(arguments)}
-    guards = tuple(_guards(captured.graph_capture_output.output_graph.guards, found))
+    read = _guards(captured.graph_capture_output.output_graph.guards, found)
+    guards = tuple(sorted(read, key=lambda guard: guard.aspect != "type"))  # another type is told as that
     kept = SourceGuards(guards, names, {name: arguments[name] for name in stay})
     if captured.backend_input is None:  # it computes nothing
         return Captured(function, kept)
@@ -153,7 +155,7 @@ def _noted_changes() -> Iterator[list[str]]:
 
 
 def _guards(found: Any, scope: dict[str, Any]) -> Iterator[SourceGuard]:
-    """What Dynamo guards, each value once; without tensors that stage graphs take as inputs, and without libraries."""
+    """What Dynamo guards, each value once; without tensors of the call, which are checked as inputs, and libraries."""
     module = scope["L"]["self"]
     bound = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
     seen = set()
@@ -161,10 +163,14 @@ def _guards(found: Any, scope: dict[str, Any]) -> Iterator[SourceGuard]:
         source, aspect = guard.name, _ASPECTS.get(guard.inner_create_fn().__name__)
         keywords = getattr(guard.create_fn, "keywords", {})
         key = keywords.get("attr", keywords.get("key"))
+        if (other := keywords.get("source_b")) and not isinstance(evaluated(source, scope), torch.Tensor):
+            source, aspect = f"({source}) is ({other.name})", "value"  # one object, and only one place has its guards
         if aspect is None or _OF_LIBRARIES.match(source) or (aspect == "type" and _TABLES.search(source)):
             continue
-        if aspect == "tensor" and (_OF_CALL.match(source) or id(evaluated(source, scope)) in bound):
+        if aspect == "tensor" and _OF_CALL.match(source):
             continue
+        if aspect == "tensor" and id(evaluated(source, scope)) in bound:
+            aspect = "like"
         if (source, aspect, repr(key)) not in seen:
             seen.add((source, aspect, repr(key)))
             yield SourceGuard.of(source, aspect, key, scope)

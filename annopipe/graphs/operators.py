@@ -16,6 +16,7 @@ __all__ = [
     "check_launches",
     "check_waits",
     "find_operators",
+    "reads_layout",
     "schema_arguments",
 ]
 
@@ -59,6 +60,13 @@ def schema_arguments(operator: Any) -> tuple[Any, ...]:
     ['self']
     """
     return tuple(operator._schema.arguments)
+
+
+def reads_layout(target: Any) -> bool:
+    """Whether what a node calls may depend on how its arguments lie in memory; PyTorch's own do not, save for one."""
+    if isinstance(target, Operator):
+        return target.namespace not in OUR_NAMESPACES or "as_strided" in target._schema.name
+    return isinstance(target, torch._ops.HigherOrderOperator)
 
 
 def check_launches(operator: Operator) -> None:

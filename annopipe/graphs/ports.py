@@ -35,6 +35,7 @@ class Port:
         argument, the output that a tangent is for, or the node that a saved value comes from.
     dtype: None for a number.
     shape: the extents; a text where the extent is known only at run time. Empty for a number.
+    strides: None where they are known only at run time.
 
     >>> Port("input.x", "input", "x", torch.float32, (2, 3)).role
     'input'
@@ -46,6 +47,7 @@ class Port:
     dtype: torch.dtype | None = None
     shape: tuple[int | str, ...] = ()
     device: str = ""
+    strides: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.role not in _ROLES:
@@ -57,7 +59,9 @@ class Port:
         name = port_name(role, source if label is None else label)
         if isinstance(fake, torch.Tensor):
             shape = tuple(int(e) if isinstance(e, int) else str(e) for e in fake.shape)
-            return cls(name, role, source, fake.dtype, shape, fake.device.type)
+            strides = tuple(s for s in fake.stride() if isinstance(s, int))
+            known = strides if len(strides) == fake.dim() else None
+            return cls(name, role, source, fake.dtype, shape, fake.device.type, known)
         return cls(name, role, source)
 
     def with_lane(self, lane: str) -> "Port":
@@ -77,7 +81,24 @@ class Port:
             isinstance(want, int) and want != got for want, got in zip(self.shape, value.shape, strict=True)
         ):
             return f"expected shape {self.shape}, got {tuple(value.shape)}"
+        devices = {self.device, value.device.type} - {"", "meta"}
+        if len(devices) > 1:
+            return f"expected a tensor on {self.device}, got one on {value.device.type}"
         return None
+
+    def laid_out(self, value: torch.Tensor) -> torch.Tensor:
+        """A tensor of this port's shape with its strides, where strides matter: ``value`` itself, or a copy.
+
+        A port of an expanded tensor takes any: nothing that reads it was left out when it was traced.
+        """
+        if self.strides is None or value.numel() == 0:
+            return value
+        strides = zip(value.shape, value.stride(), self.strides, strict=True)
+        long = [(have, want) for length, have, want in strides if length > 1]
+        if all(have == want for have, want in long) or any(want == 0 for _, want in long):
+            return value
+        copy = torch.empty_strided(value.shape, self.strides, dtype=value.dtype, device=value.device)
+        return copy.copy_(value.detach())
 
 
 def port_name(role: Role, label: str) -> str:

@@ -2,11 +2,13 @@
 
 needs       a graph as Dynamo captures it, and its inputs.
 does        runs its nodes with the tags and module paths that they carry; a checkpointed call runs in place.
-guarantees  ``tolist`` is the same operations as in eager; what goes wrong names the user's line.
+guarantees  ``tolist`` is the same operations as in eager; what goes wrong names the user's line, and ends what the
+            graph has begun (autocast, the levels of vmap), as a ``with`` block would.
 """
 
 import itertools
 import operator
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +19,11 @@ from annopipe.graphs.checkpointing import is_checkpoint, marked_as_checkpoint, r
 from annopipe.graphs.failures import PlacedError, user_frame
 
 __all__ = ["replay"]
+
+# What a ``with`` block becomes, by the name of its operation: one that begins it and one that ends it, or two that set.
+_BEGINS = re.compile(r"_enter_|_increment_nesting$|_hooks_disable$")
+_ENDS = re.compile(r"_exit_|_decrement_nesting$|_hooks_enable$")
+_SETS = re.compile(r"set_(\w+_)?(enabled|allowed)$|^_sdpa_kernel$|^_backend_from_string$")
 
 
 def replay(graph_module: fx.GraphModule, module: nn.Module, *inputs: Any) -> Any:
@@ -41,9 +48,32 @@ class _Replay(fx.Interpreter):
         self.extra_traceback = False
         self._parameters = parameters
         self._groups = groups
+        self._current: fx.Node | None = None
+
+    def run(self, *inputs: Any) -> Any:  # type: ignore[override]
+        """The result of the graph; when something goes wrong, what it has begun is ended."""
+        try:
+            return super().run(*inputs)
+        except BaseException:
+            self._end_blocks()
+            raise
+
+    def _end_blocks(self) -> None:
+        """Run what ends or sets back behind the current node, but for blocks that begin there."""
+        begun = 0
+        rest = itertools.dropwhile(lambda node: node is not self._current, self.graph.nodes)
+        for node in [node for node in rest if node is not self._current and node.op == "call_function"]:
+            name = getattr(node.target, "__name__", "")
+            if _BEGINS.search(name):
+                begun += 1
+            elif _ENDS.search(name) and begun:
+                begun -= 1
+            elif _ENDS.search(name) or _SETS.search(name):
+                self.env[node] = super().run_node(node)
 
     def run_node(self, n: fx.Node) -> Any:
         """The value of one node. Tracebacks do not have the line that made it, so errors are told where it is."""
+        self._current = n
         try:
             return super().run_node(n)
         except PlacedError:

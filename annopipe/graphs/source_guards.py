@@ -9,85 +9,17 @@ import dataclasses
 import functools
 import inspect
 import re
-import reprlib
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import torch
-from torch import nn
-
 from annopipe.errors import CaptureError
-from annopipe.graphs.snapshots import HoldsTensorError, snapshot
+from annopipe.graphs.aspects import ASPECTS
 
 __all__ = ["SourceGuard", "SourceGuards", "evaluated", "user_name"]
 
 Scope = dict[str, Any]  # names that sources use; evaluation adds the builtins
 _GONE = "is gone"
-
-
-@dataclasses.dataclass(frozen=True)
-class Aspect:
-    """What a capture read of a value: ``read(value, key)`` for comparing, ``told(value, key)`` for the message."""
-
-    read: Callable[[Any, Any], Any]
-    told: Callable[[Any, Any], str]
-
-
-def _code(value: Any, _: Any) -> Any:
-    function = getattr(value, "__func__", value)
-    return "code", getattr(function, "__code__", function)
-
-
-def _value(value: Any, _: Any) -> Any:
-    if isinstance(value, (torch.Tensor, nn.Module)):
-        return type(value)
-    try:
-        return snapshot(value)
-    except HoldsTensorError:
-        return type(value)
-
-
-def _tensor(value: Any, _: Any) -> Any:
-    return _SameTensor(value) if isinstance(value, torch.Tensor) else type(value)
-
-
-def _repr(value: Any, _: Any) -> str:
-    return value.__qualname__ if isinstance(value, (type, types.FunctionType)) else reprlib.repr(value)
-
-
-_ASPECTS: Mapping[str, Aspect] = {
-    "value": Aspect(_value, _repr),
-    "code": Aspect(_code, _repr),
-    "type": Aspect(lambda v, _: type(v), lambda v, _: f"of type {type(v).__qualname__}"),
-    "length": Aspect(lambda v, _: len(v), lambda v, _: f"of length {len(v)}"),
-    "keys": Aspect(lambda v, _: [_value(k, None) for k in v], lambda v, _: f"with the keys {reprlib.repr(list(v))}"),
-    "holds": Aspect(lambda v, key: key in v, lambda v, k: f"{'with' if k in v else 'without'} the key {k!r}"),
-    "has": Aspect(hasattr, lambda v, k: f"{'with' if hasattr(v, k) else 'without'} the attribute {k}"),
-    "own": Aspect(lambda v, key: key in vars(v), lambda v, k: "the object's own" if k in vars(v) else "its class's"),
-    "none": Aspect(lambda v, _: v is None, _repr),
-    "tensor": Aspect(_tensor, lambda v, _: f"{'a tensor' if isinstance(v, torch.Tensor) else reprlib.repr(v)}"),
-}
-
-
-class _SameTensor:
-    """Compares equal to the same tensor, and to another one that holds the same."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = tensor
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _SameTensor):
-            return False
-        a, b = self._tensor, other._tensor
-        if a is b:
-            return True
-        without_data = any(tensor.is_meta or hasattr(tensor, "fake_mode") for tensor in (a, b))
-        if without_data or (a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device):
-            return False
-        return torch.equal(a, b)
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +41,7 @@ class SourceGuard:
     def of(cls, source: str, aspect: str, key: Any, scope: Scope) -> "SourceGuard":
         """The guard of what ``source`` is now."""
         value = evaluated(source, scope)
-        found = _ASPECTS[aspect]
+        found = ASPECTS[aspect]
         name = user_name(f"{source}.{key}" if aspect == "own" else source, scope)
         return cls(source, name, aspect, key, found.read(value, key), found.told(value, key))
 
@@ -121,7 +53,7 @@ class SourceGuard:
         """
         try:
             value = evaluated(self.source, scope)
-            found = _ASPECTS[self.aspect]
+            found = ASPECTS[self.aspect]
             same, now = found.read(value, self.key) == self.content, found.told(value, self.key)
         except (AttributeError, LookupError, TypeError, NameError):  # there is no such thing any more
             same, now = False, _GONE
@@ -174,11 +106,14 @@ def user_name(source: str, scope: Scope) -> str:
     >>> user_name("G['__import_my_dot_layers'].K", {})
     'global K of my.layers'
     """
+    if pair := re.fullmatch(r"\((.+)\) is \((.+)\)", source):
+        return " is ".join(user_name(place, scope) for place in pair.groups())
     if function := re.match(r"(.*)\.__closure__\[(\d+)\](?:\.cell_contents)?(.*?)$", source):
-        owner = evaluated(function[1], scope)
+        before, expression = _innermost(function[1])
+        owner = evaluated(expression, scope)
         variable = owner.__code__.co_freevars[int(function[2])]
-        return f"closure variable {_tidy(variable + function[3])} of {owner.__name__}"
-    if function := re.match(r"(.*)\.__defaults__\[(\d+)\](.*)$", source):
+        return f"closure variable {_tidy(before + variable + function[3])} of {owner.__name__}"
+    if (function := re.match(r"(.*)\.__defaults__\[(\d+)\](.*)$", source)) and not _innermost(function[1])[0]:
         owner = evaluated(function[1], scope)
         code = owner.__code__
         names = code.co_varnames[: code.co_argcount][-len(owner.__defaults__) :]
@@ -191,6 +126,16 @@ def user_name(source: str, scope: Scope) -> str:
         return f"global {found[2]} of {found[1].replace('_dot_', '.')}"
     found = re.match(r"G\['\w+'\]\['(\w+)'\](.*)$", source) or re.match(r"G\['(\w+)'\](.*)$", source)
     return f"global {found[1]}{found[2]}" if found else source
+
+
+def _innermost(text: str) -> tuple[str, str]:
+    """What stands before the last bracket that is not closed, itself included, and what stands behind it."""
+    closed = 0
+    for position in range(len(text) - 1, -1, -1):
+        closed += (text[position] in ")]") - (text[position] in "([")
+        if closed < 0:
+            return text[: position + 1], text[position + 1 :]
+    return "", text
 
 
 def _tidy(source: str) -> str:

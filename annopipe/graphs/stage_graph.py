@@ -10,6 +10,7 @@ from torch import fx
 
 from annopipe.errors import GraphError
 from annopipe.graphs.arguments import Guard, check_guards
+from annopipe.graphs.operators import reads_layout
 from annopipe.graphs.ports import Port
 
 __all__ = ["StageGraph", "add_input", "body", "copy_nodes", "input_nodes", "output_nodes"]
@@ -83,6 +84,9 @@ class StageGraph:
     def arguments(self, values: Mapping[str, Any]) -> list[Any]:
         """The positional arguments of ``module`` for values by port name.
 
+        Tracing leaves out copies that the example did not need, such as ``x.contiguous()``. So where an operation reads
+        memory as it lies, inputs and tangents of other strides are copied to those of the example.
+
         Raises:
             GraphError: a port has no value, or an input or tangent has another dtype or shape than the traced one.
             CaptureError: a guarded constant is present and differs.
@@ -96,12 +100,19 @@ class StageGraph:
         if missing:
             raise GraphError(self._without_values(missing))
         arguments = [values[port.name] for port in self.inputs]
-        for port, value in zip(self.inputs, arguments, strict=True):
-            if port.role in _CHECKED_ROLES and (reason := port.mismatch(value)):
-                raise GraphError(f"port {port.name}: {reason}; trace again for other shapes or dtypes")
+        for index, (port, value) in enumerate(zip(self.inputs, arguments, strict=True)):
+            if port.role in _CHECKED_ROLES:
+                if reason := port.mismatch(value):
+                    raise GraphError(f"port {port.name}: {reason}; trace again for other shapes or dtypes")
+                if self._reads_layout and isinstance(value, torch.Tensor):
+                    arguments[index] = port.laid_out(value)
         if self.guards:
             check_guards(self.guards, values)
         return arguments
+
+    @functools.cached_property
+    def _reads_layout(self) -> bool:
+        return any(reads_layout(node.target) for node in body(self.graph))
 
     def _without_values(self, missing: list[Port]) -> str:
         names = ", ".join(port.name for port in missing[:5]) + (", ..." if len(missing) > 5 else "")

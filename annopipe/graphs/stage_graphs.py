@@ -40,6 +40,7 @@ class StageGraphs:
     unshard, reduce_grad: None, since no parameter of this stage is sharded.
     modes, frozen: the module's training modes and frozen parameters, by name, when it was traced.
     sources: the Python values that strict tracing found in the module and around it, and that have to stay the same.
+    default_dtype: torch's when the module was traced.
     """
 
     forward: StageGraph
@@ -53,6 +54,7 @@ class StageGraphs:
     sources: SourceGuards = dataclasses.field(default_factory=SourceGuards)
     unshard: StageGraph | None = None
     reduce_grad: StageGraph | None = None
+    default_dtype: torch.dtype = dataclasses.field(default_factory=torch.get_default_dtype)
 
     @functools.cached_property
     def _halves(self) -> tuple[StageGraph, StageGraph] | None:
@@ -73,7 +75,8 @@ class StageGraphs:
 
         Raises:
             GraphError: the module lacks one, or it has another shape or dtype than the traced module's.
-            CaptureError: a training mode or a guarded Python value has changed since, or a parameter requires grad now.
+            CaptureError: a training mode, torch's default dtype or a guarded Python value has changed since, or a
+                parameter requires grad now.
         """
         self._check_modes(module)
         self.sources.check({"self": module})
@@ -149,6 +152,11 @@ class StageGraphs:
                 raise CaptureError(f"{name} is tied to others in another way than when traced: trace again")
 
     def _check_modes(self, module: nn.Module) -> None:
+        if self.default_dtype != torch.get_default_dtype():
+            raise CaptureError(
+                f"torch's default dtype was {self.default_dtype} when the module was traced and is "
+                f"{torch.get_default_dtype()} now: set it back, or trace again"
+            )
         for name, child in module.named_modules():
             if child.training != self.modes.get(name, child.training):
                 mode = "training" if child.training else "evaluation"

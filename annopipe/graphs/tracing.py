@@ -58,11 +58,11 @@ def trace(
     weight that is used more than once (eager's cast is shared).
 
     Direct tracing runs ``forward`` and sees tensor operations only: it freezes the Python values that forward reads and
-    refuses activation checkpointing. Strict tracing has Dynamo read ``forward`` first. The graphs are the same, but
-    they refuse a module whose attributes, globals or closure variables have changed since, and a forward that is not
-    one graph is refused. ``torch.utils.checkpoint`` is honoured: what it covers is computed again in the backward
-    instead of saved, but for communication, host reads, sorting and random numbers, which happen once. Buffers are
-    updated once, too, where eager's checkpoint updates them twice.
+    refuses activation checkpointing and hooks on saved tensors. Strict tracing has Dynamo read ``forward`` first. The
+    graphs are the same, but they refuse a module whose attributes, globals or closure variables have changed since,
+    and a forward that is not one graph is refused. ``torch.utils.checkpoint`` is honoured: what it covers is computed
+    again in the backward instead of saved, but for communication, host reads, sorting and random numbers, which happen
+    once. Buffers are updated once, too, where eager's checkpoint updates them twice.
 
     Args:
         module: any ``nn.Module``; on CPU, on GPU, or on "meta" or fake tensors.

@@ -82,6 +82,28 @@ def test_a_checkpoint_under_no_grad_is_none() -> None:
     check_against_eager(with_layers(forward), (leaf(3, 4),))
 
 
+HOOKS = {
+    "of the user": lambda: torch.autograd.graph.saved_tensors_hooks(lambda t: t * 2, lambda t: t),
+    "save_on_cpu": torch.autograd.graph.save_on_cpu,
+}
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_hooks_on_what_is_saved_are_refused_for_tracing_leaves_them_out(name: str) -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        with HOOKS[name]():
+            return self.layers(x)
+
+    enter = torch.autograd.graph.saved_tensors_hooks.__enter__
+    with pytest.raises(CaptureError, match=r"forward uses torch.autograd.graph.saved_tensors_hooks .*take it out"):
+        ap.trace(with_layers(forward), (leaf(3, 4),))
+    with pytest.raises(CaptureError, match="cannot trace Function strictly: it calls"):
+        ap.trace(with_layers(forward), (leaf(3, 4),), strict=True)
+    assert torch.autograd.graph.saved_tensors_hooks.__enter__ is enter
+    with torch.no_grad():
+        assert forward(with_layers(forward), plain(3, 4)).shape == (3, 4)
+
+
 def test_a_reentrant_checkpoint_whose_parameters_get_no_gradients_in_eager_is_refused() -> None:
     with pytest.raises(
         CaptureError, match=r"use_reentrant=True.* of inputs that want no gradient .*: use use_reentrant=False\n"

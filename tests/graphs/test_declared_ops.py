@@ -312,6 +312,22 @@ def test_a_wait_stays_declared_as_long_as_one_launch_has_it() -> None:
     assert declared(ops.finish.default) is None
 
 
+def test_what_is_declared_outside_stays_declared_behind_an_inner_block() -> None:
+    ap.register_comm(ops.start, wait=ops.finish, group="where")
+    with ap.register_comm(ops.start, wait=ops.finish, group="where"):
+        pass
+    assert declared(ops.start.default) is not None
+    assert declared(ops.finish.default) is not None
+    first, second = (ap.register_pure(ops.gate) for _ in range(2))
+    first.__exit__(None, None, None)  # blocks of two threads, which end in any order
+    assert declared(ops.gate.default) is not None
+    second.__exit__(None, None, None)
+    assert declared(ops.gate.default) is None
+    for again in (ap.register_pure(ops.gate), ap.register_pure(ops.gate)):
+        again.forget()
+        assert declared(ops.gate.default) is None
+
+
 def test_declaring_the_same_again_is_fine_and_differently_is_refused() -> None:
     for op in (ops.start, ops.start.default, "declared_test::start"):
         ap.register_comm(op, wait="declared_test::finish", group="where")

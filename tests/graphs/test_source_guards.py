@@ -1,5 +1,6 @@
 """A Python value that a strict trace read and that has changed since is refused when the graphs are bound."""
 
+import collections
 import copy
 import enum
 import functools
@@ -195,6 +196,71 @@ def test_a_traced_value_follows_into_the_new_trace(monkeypatch: pytest.MonkeyPat
     check_against_eager(module, (x := leaf(2, 3),), graphs=ap.trace(module, (x,), strict=True))
 
 
+def test_a_method_that_its_class_has_anew_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Doubling(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.doubled(self.linear(x))
+
+        def doubled(self, x: Tensor) -> Tensor:
+            return x * 2
+
+    module = Doubling()
+    graphs = ap.trace(module, (leaf(2, 3),), strict=True)
+    for cls, name, told in ((Doubling, "doubled", "self.doubled"), (nn.Linear, "forward", "self.linear.forward")):
+        graphs.bind(module)
+        with monkeypatch.context() as patch:
+            patch.setattr(cls, name, lambda _, x: x)
+            with pytest.raises(CaptureError, match=rf"^{re.escape(told)} was its class's .* another one, now"):
+                graphs.bind(module)
+
+
+def test_one_object_in_two_places_stays_one_object() -> None:
+    class ByMode(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mode, self.factors = Mode.ADD, {Mode.ADD: 2.0, Mode.KEEP: 3.0}
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.factors[self.mode]
+
+    module = ByMode()
+    graphs = ap.trace(module, (leaf(3),), strict=True)
+    check_against_eager(copy.deepcopy(module), (leaf(3),), graphs=graphs)
+    module.mode = Mode.KEEP
+    with pytest.raises(CaptureError, match=r"self.mode is .* was True .* is False now"):
+        graphs.bind(module)
+
+
+@pytest.mark.parametrize("change", [lambda p: p.double(), lambda p: p.requires_grad_(False), lambda p: p[:2]])
+def test_what_forward_reads_of_a_parameter_is_guarded_also_if_it_computes_nothing_with_it(change: Any) -> None:
+    class Asking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            known = self.weight.dtype == torch.float32 and self.weight.requires_grad and len(self.weight) == 3
+            return x * (2 if known else 3)
+
+    module = Asking()
+    graphs = ap.trace(module, (leaf(3),), strict=True)
+    graphs.bind(module)
+    module.weight = nn.Parameter(change(module.weight.data), requires_grad=change(module.weight).requires_grad)
+    with pytest.raises(CaptureError, match=r"self.weight was of torch.float32, shape \(3,\), and requires grad .* now"):
+        graphs.bind(module)
+
+
+def test_a_class_of_a_closure_can_be_what_forward_returns() -> None:
+    pair = collections.namedtuple("pair", "a b")  # noqa: PYI024
+    module = nn.Linear(3, 3)
+    module.register_forward_hook(lambda _, __, y: pair(y, None))
+    check_against_eager(module, (leaf(2, 3),), graphs=ap.trace(module, (leaf(2, 3),), strict=True))
+
+
 def test_values_around_a_loss_are_guarded() -> None:
     weight = 2.0
 
@@ -241,6 +307,7 @@ def test_direct_traces_have_no_such_guards() -> None:
         ("type(L['self']).__mro__[1].__dict__['rate']", "self.rate"),
         ("G['__import_my_dot_layers'].K['a']", "global K['a'] of my.layers"),
         ("L['loss_fn'].scale", "loss_fn.scale"),
+        ("(L['self'].mode) is (L['self'].options.mode)", "self.mode is self.options.mode"),
     ],
 )
 def test_sources_are_told_as_users_write_them(source: str, name: str) -> None:

@@ -1,5 +1,6 @@
 """Stage graphs are called by port name; what does not fit is refused."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -116,6 +117,61 @@ def test_ports_tell_what_fits() -> None:
     unknown = Port("saved.x", "saved", "x", torch.float32, ("u0", 3))
     assert unknown.mismatch(torch.ones(7, 3)) is None
     assert unknown.mismatch(torch.ones(7, 4)) == "expected shape ('u0', 3), got (7, 4)"
+
+
+def test_ports_tell_another_device() -> None:
+    port = dataclasses.replace(Port.of("input", "x", torch.ones(2, 3)), device="cuda")
+    assert port.mismatch(torch.ones(2, 3)) == "expected a tensor on cuda, got one on cpu"
+    assert port.mismatch(torch.ones(2, 3, device="meta")) is None
+
+
+def test_ports_lay_tensors_out() -> None:
+    port = Port.of("input", "x", torch.ones(2, 3))
+    for other in (plain(3, 2).t(), plain(3).expand(2, 3)):
+        assert port.laid_out(other).stride() == (3, 1)
+        assert torch.equal(port.laid_out(other), other)
+    for fits in (plain(2, 3), plain(4, 3)[::2].new_empty(2, 3)):
+        assert port.laid_out(fits) is fits
+    row, nothing = plain(3, 1).t(), plain(3, 0).t()  # the same in memory
+    assert Port.of("input", "x", torch.ones(1, 3)).laid_out(row) is row
+    assert Port.of("input", "x", torch.ones(0, 3)).laid_out(nothing) is nothing
+    whole = plain(2, 3)
+    assert Port.of("input", "x", torch.ones(3).expand(2, 3)).laid_out(whole) is whole
+
+
+class Flat(torch.autograd.Function):
+    """Reads the memory of its input, and of its gradient, as a kernel does that has asked for contiguous ones."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.contiguous().as_strided((6,), (1,)) * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.contiguous().as_strided((2, 3), (3, 1)) * 2
+
+
+@torch.library.custom_op("stage_graph_test::flat", mutates_args=())
+def flat(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty(6).copy_(x.as_strided((6,), (1,)))
+
+
+flat.register_fake(lambda x: x.new_empty(6))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("read", [Flat.apply, lambda x: flat(x.detach().contiguous()) + x.sum()], ids=["view", "op"])
+def test_where_memory_is_read_as_it_lies_it_lies_as_it_did_in_the_example(read: Any, strict: bool) -> None:
+    x = torch.arange(6.0).view(2, 3).requires_grad_()
+    graphs = ap.trace(Function(lambda _, x: read(x)), (x,), strict=strict)
+    other = torch.arange(6.0).view(3, 2).t()
+    out = graphs.forward(graphs.bind_inputs(other))
+    assert torch.equal(out["output"], read(other))
+    assert graphs.backward is not None
+    tangent = torch.stack([torch.arange(6.0), torch.zeros(6)], 1)[:, 0]
+    found = graphs.backward({**out, "tangent.output": tangent})
+    (expected,) = torch.autograd.grad(read(x), x, tangent)
+    assert torch.equal(found["input_grad.x"], expected)
 
 
 def test_ports_are_named_by_role_and_label() -> None:

@@ -157,3 +157,15 @@ def test_the_result_may_be_a_container_registered_without_names() -> None:
 def test_a_stage_without_tensors_as_outputs_is_fine_without_gradients() -> None:
     graphs = ap.trace(Function(lambda _, x: None), (plain(2),))
     assert graphs.result(graphs.forward(graphs.bind_inputs(plain(2)))) is None
+
+
+def test_another_default_dtype_is_refused() -> None:
+    module = Function(lambda _, x: x * torch.ones(2))
+    graphs = ap.trace(module, (torch.ones(2).requires_grad_(),))
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(CaptureError, match=r"default dtype was torch.float32 .* is torch.float64 now: set it back"):
+            graphs.bind(module)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    graphs.bind(module)
