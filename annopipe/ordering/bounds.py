@@ -4,7 +4,9 @@ from typing import Any
 
 from annopipe.ordering.problem import OverlapProblem
 
-__all__ = ["LowerBound", "lower_bound"]
+__all__ = ["CLOSE", "LowerBound", "lower_bound"]
+
+CLOSE = 1.002  # of the lower bound: nothing is left to gain that anybody would notice
 
 
 class LowerBound(float):

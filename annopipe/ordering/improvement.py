@@ -9,17 +9,17 @@ import random
 from collections.abc import Sequence
 
 from annopipe.ordering.adjustments import waits_late
-from annopipe.ordering.bounds import lower_bound
+from annopipe.ordering.bounds import CLOSE, lower_bound
 from annopipe.ordering.coarsening import coarsened
 from annopipe.ordering.greedy import greedy_order
 from annopipe.ordering.problem import OverlapProblem
 
 __all__ = ["improved"]
 
-_CLOSE = 1.002  # of the lower bound: nothing is left to gain that anybody would notice
 _WORK = 300_000  # pieces scheduled in all: about half a second
-_MOST_TRIES, _FEWEST_TRIES = 3_000, 100  # with fewer, changes among so many pieces find nothing
-_KEPT = 2
+_MOST_TRIES = 3_000  # small problems have long settled by then
+_FEWEST_TRIES = 100  # with fewer, changes among so many pieces find nothing
+_KEPT = 2  # searched from in turn: one alone may be stuck where another is not
 
 
 def improved(problem: OverlapProblem, orders: Sequence[Sequence[int]]) -> list[int]:
@@ -32,7 +32,7 @@ def improved(problem: OverlapProblem, orders: Sequence[Sequence[int]]) -> list[i
     tries = min(_MOST_TRIES, _WORK // max(1, pieces))
     if tries < _FEWEST_TRIES:
         return list(orders[0])
-    bound = lower_bound(problem) * _CLOSE
+    bound = lower_bound(problem) * CLOSE
     pool = []
     for order in orders:
         priority = _priorities(small.members, order)

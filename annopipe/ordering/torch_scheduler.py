@@ -8,8 +8,9 @@ Source: ``torch/_inductor/fx_passes/overlap_scheduling.py`` (``OverlapScheduler`
 off, since a problem knows no sizes, and so is its agreement between ranks, which ``overlap`` brings about itself.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import fx
@@ -31,8 +32,7 @@ def scheduled(problem: OverlapProblem) -> list[int]:
     """
     graph, stands_for = _stand_in(problem)
     costs_ms = {node: problem.nodes[index].cost * 1e3 for node, index in stands_for.items()}
-    # It asks a GPU for its bandwidth even where it then takes the estimate that it is given.
-    with mock.patch.object(overlap_scheduling, "estimate_roofline_runtime_ms", return_value=0.0):
+    with _no_question_to_a_gpu():
         scheduler = _AloneScheduler(
             fx.GraphModule(torch.nn.Module(), graph),
             max_in_flight_gb=_WITHOUT_LIMIT,
@@ -52,6 +52,21 @@ def scheduled(problem: OverlapProblem) -> list[int]:
         if node in stands_for:
             rank[stands_for[node]] = float(place)
     return problem.topological(rank)
+
+
+def _no_time(node: fx.Node) -> float:  # noqa: ARG001 - the scheduler's own name for it
+    return 0.0
+
+
+@contextlib.contextmanager
+def _no_question_to_a_gpu() -> Iterator[None]:
+    """The scheduler asks a GPU for its bandwidth even where it then takes the estimate that it is given."""
+    asked = overlap_scheduling.estimate_roofline_runtime_ms
+    overlap_scheduling.estimate_roofline_runtime_ms = _no_time
+    try:
+        yield
+    finally:
+        overlap_scheduling.estimate_roofline_runtime_ms = asked
 
 
 class _AloneScheduler(overlap_scheduling.OverlapScheduler):

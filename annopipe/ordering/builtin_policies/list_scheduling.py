@@ -13,7 +13,7 @@ import dataclasses
 import math
 
 from annopipe.ordering.adjustments import waits_late
-from annopipe.ordering.bounds import lower_bound
+from annopipe.ordering.bounds import CLOSE, lower_bound
 from annopipe.ordering.builtin_policies.alternate import alternate
 from annopipe.ordering.builtin_policies.sequential import sequential
 from annopipe.ordering.greedy import greedy_order, path_lengths
@@ -39,13 +39,12 @@ _RULES = (
     _Rule(1.0, 1.0),
     _Rule(1.0, -1.0),
 )
-_CLOSE = 1.002  # of the lower bound: no other rule can gain what anybody would notice
 _NODES_TRIED = 40_000  # so that planning a graph of 10,000 nodes stays well below a second
 
 
 def list_(problem: OverlapProblem) -> list[int]:
     """The shortest, in simulation, of the list schedules under a few priority rules; needs costs."""
-    enough = lower_bound(problem) * _CLOSE
+    enough = lower_bound(problem) * CLOSE
     tries = max(1, min(len(_RULES), _NODES_TRIED // max(1, len(problem.nodes))))
     best, shortest = list(range(len(problem.nodes))), math.inf
     for number in range(tries + 2):
