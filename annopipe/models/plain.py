@@ -46,7 +46,8 @@ class PlainMoE(MoE):
             out = torch.zeros_like(h).index_add(0, token, rows)
         if self.shared is not None:
             with annotate.region("shared"):
-                out = out + self.shared(h)
+                beside = self.shared(h)
+            out = out + beside
         return out.view_as(x)
 
     def _exchanged(self, rows: Tensor, counts: Tensor, group: Any) -> Tensor:
