@@ -2,6 +2,7 @@
 # Each sets up .venv from nothing if it is not there, and again after pyproject.toml or constraints.txt changed.
 
 PYTHON ?= python3
+WORKERS ?= 2
 BIN := .venv/bin
 STAMP := .venv/.stamp
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -23,8 +24,8 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## about a minute: overlap measured on this machine, a table and an HTML timeline
 	@$(BIN)/annopipe bench overlap --demo
 
-test: $(STAMP)  ## run the test suite
-	@$(BIN)/python -m pytest
+test: $(STAMP)  ## run the test suite, on two cores (WORKERS=4: on four)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 lint: $(STAMP)  ## ruff (rules and format), sizes and imports
 	@$(BIN)/ruff check

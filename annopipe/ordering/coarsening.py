@@ -5,12 +5,11 @@
 needs       a problem with costs.
 does        joins computation of one lane that needs the same transfers and that the same launches need, in pieces of
             at most a share of the lower bound, so that gaps can still be filled; launches and waits stay alone.
-guarantees  an order of the small problem, written out, is an order of the whole one: what lies between two nodes of a
-            piece needs what the first needs and is needed by what needs the second, so it is in the piece too.
+guarantees  an order of the small problem, written out, is an order of the whole one: a node only joins a piece if all
+            that it depends on is in that piece or in earlier ones.
 """
 
 import dataclasses
-import heapq
 from collections.abc import Sequence
 
 from annopipe.ordering.bounds import lower_bound
@@ -41,40 +40,39 @@ def coarsened(problem: OverlapProblem, share: float = 0.01) -> Coarse:
     """
     pieces = _pieces(problem, share * lower_bound(problem))
     piece_of = {index: number for number, piece in enumerate(pieces) for index in piece}
-    before = [
-        {piece_of[source] for index in piece for source in problem.dependencies[index]} - {number}
-        for number, piece in enumerate(pieces)
-    ]
-    order = _topological(before, [piece[0] for piece in pieces])
-    place = {number: at for at, number in enumerate(order)}
-    nodes = []
-    for at, number in enumerate(order):
-        first = problem.nodes[pieces[number][0]]
-        cost = sum(problem.nodes[index].cost for index in pieces[number])
-        launch = place[piece_of[first.launch]] if first.kind == "wait" else -1
-        nodes.append(dataclasses.replace(first, index=at, cost=cost, launch=launch))
-    dependencies = tuple(tuple(sorted(place[source] for source in before[number])) for number in order)
-    small = dataclasses.replace(problem, nodes=tuple(nodes), dependencies=dependencies)
-    return Coarse(small, tuple(tuple(pieces[number]) for number in order))
+    nodes, dependencies = [], []
+    for number, piece in enumerate(pieces):
+        first = problem.nodes[piece[0]]
+        cost = sum(problem.nodes[index].cost for index in piece)
+        launch = piece_of[first.launch] if first.kind == "wait" else -1
+        nodes.append(dataclasses.replace(first, index=number, cost=cost, launch=launch))
+        before = {piece_of[source] for index in piece for source in problem.dependencies[index]} - {number}
+        dependencies.append(tuple(sorted(before)))
+    small = dataclasses.replace(problem, nodes=tuple(nodes), dependencies=tuple(dependencies))
+    return Coarse(small, tuple(tuple(piece) for piece in pieces))
 
 
 def _pieces(problem: OverlapProblem, longest: float) -> list[list[int]]:
+    """The pieces; every dependency is within a piece or on an earlier one, so that they cannot need each other."""
     needs, needed_by = _transfers_around(problem)
     open_piece: dict[tuple[object, ...], int] = {}
     pieces: list[list[int]] = []
     seconds: list[float] = []
-    for node in problem.nodes:
+    piece_of: list[int] = []
+    for node, earlier in zip(problem.nodes, problem.dependencies, strict=True):
         key: tuple[object, ...] = (node.index,)
         if node.kind in ("compute", "host"):
             filler = "" if needed_by[node.index] else node.region  # what no launch needs may come at any time
             key = node.lane, needs[node.index], needed_by[node.index], filler
         number = open_piece.get(key, -1)
-        if number < 0 or seconds[number] + node.cost > longest:
+        latest = max((piece_of[source] for source in earlier), default=-1)
+        if number < latest or number < 0 or seconds[number] + node.cost > longest:
             number = open_piece[key] = len(pieces)
             pieces.append([])
             seconds.append(0.0)
         pieces[number].append(node.index)
         seconds[number] += node.cost
+        piece_of.append(number)
     return pieces
 
 
@@ -92,22 +90,3 @@ def _transfers_around(problem: OverlapProblem) -> tuple[list[int], list[int]]:
         if node.kind == "launch":
             needed_by[node.index] |= 1 << node.index
     return needs, needed_by
-
-
-def _topological(before: Sequence[set[int]], rank: Sequence[int]) -> list[int]:
-    after: list[list[int]] = [[] for _ in before]
-    for number, sources in enumerate(before):
-        for source in sources:
-            after[source].append(number)
-    missing = [len(sources) for sources in before]
-    ready = [(rank[number], number) for number, count in enumerate(missing) if count == 0]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        _, number = heapq.heappop(ready)
-        order.append(number)
-        for user in after[number]:
-            missing[user] -= 1
-            if missing[user] == 0:
-                heapq.heappush(ready, (rank[user], user))
-    return order

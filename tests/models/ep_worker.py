@@ -1,15 +1,12 @@
 """One of four processes over gloo; writes what the tests compare to DIRECTORY/RANK.pt. Started by conftest.py.
 
-python ep_worker.py RANK DIRECTORY
+python -m tests.models.ep_worker DIRECTORY, once per rank (benchmarks.launch)
 """
 
 import dataclasses
 import functools
-import multiprocessing
-import multiprocessing.connection
 import sys
 from collections.abc import Callable
-from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -85,11 +82,11 @@ def skewed_graphs(rank: int, groups: dict[int, dist.ProcessGroup]) -> dict:
     return out
 
 
-def work(rank: int, directory: str) -> None:
+def main(directory: str) -> None:
     """What one rank does."""
-    dist.init_process_group(
-        "gloo", init_method=f"file://{directory}/store", rank=rank, world_size=RANKS, timeout=timedelta(seconds=60)
-    )
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     alone = [dist.new_group([r]) for r in range(RANKS)]
     groups = {1: alone[rank], 2: pairs[rank // 2], 4: dist.group.WORLD}
@@ -110,18 +107,5 @@ def work(rank: int, directory: str) -> None:
     end_rank()
 
 
-def main(directory: str) -> int:
-    """Fork the ranks after one import and one trace, which cost more than the work; the first failure ends them all."""
-    torch.set_num_threads(1)
-    joint_graph.trace(torch.nn.Linear(2, 2), torch.randn(1, 2))
-    context = multiprocessing.get_context("fork")
-    ranks = [context.Process(target=work, args=(rank, directory), daemon=True) for rank in range(RANKS)]
-    for process in ranks:
-        process.start()
-    while any(p.is_alive() for p in ranks) and not any(p.exitcode for p in ranks):
-        multiprocessing.connection.wait([p.sentinel for p in ranks if p.is_alive()])
-    return max(abs(p.exitcode or 0) for p in ranks)
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    main(sys.argv[1])

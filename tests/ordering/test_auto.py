@@ -1,7 +1,10 @@
 """``auto`` is never slower than another policy, says why, and stays with program order where nothing pays."""
 
+import dataclasses
+
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from annopipe.graphs.reordering import check_order
 from annopipe.ordering.bounds import lower_bound
@@ -91,12 +94,27 @@ def test_auto_is_legal_and_never_above_the_others_on_random_problems(problem: Ov
 
 
 @settings(max_examples=150, deadline=None)
-@given(random_problems())
-def test_an_order_of_the_coarse_problem_is_one_of_the_whole(problem: OverlapProblem) -> None:
+@given(random_problems(), st.lists(st.floats(0, 1), min_size=24, max_size=24))
+def test_every_order_of_the_coarse_problem_is_one_of_the_whole(problem: OverlapProblem, rank: list[float]) -> None:
+    regions = tuple(dataclasses.replace(node, region=f"r{node.index % 3}") for node in problem.nodes)
+    problem = dataclasses.replace(problem, nodes=regions)
     coarse = coarsened(problem, share=0.3)
     assert sorted(index for piece in coarse.members for index in piece) == list(range(len(problem.nodes)))
-    order = coarse.written_out(range(len(coarse.members)))
+    order = coarse.written_out(coarse.problem.topological(rank[: len(coarse.members)]))
     check_order(problem.nodes, order, problem.dependencies)
     assert sum(coarse.problem.costs) == pytest.approx(sum(problem.costs))
-    again = improved(problem, [order, list(range(len(problem.nodes)))])
-    check_order(problem.nodes, again, problem.dependencies)
+
+
+@settings(max_examples=50, deadline=None)
+@given(random_problems())
+def test_an_improved_order_is_legal(problem: OverlapProblem) -> None:
+    improved_order = improved(problem, [list(range(len(problem.nodes)))])
+    check_order(problem.nodes, improved_order, problem.dependencies)
+
+
+def test_fillers_of_two_regions_that_need_each_other_in_turns_stay_apart() -> None:
+    nodes = tuple(
+        OverlapNode(i, f"n{i}", region, "compute", "B", "weight_grad") for i, region in enumerate(["a", "b", "a"])
+    )
+    problem = OverlapProblem(nodes, ((), (0,), (1,)))
+    assert coarsened(problem).members == ((0,), (1,), (2,))
