@@ -77,9 +77,7 @@ def measure(
     """
     if repeat < 1 or warmup < 0:
         raise CostError(f"measure(repeat={repeat}, warmup={warmup}): measure at least once")
-    nodes = body(graph.graph)
-    if any(meta.placement(node) is None for node in nodes):
-        place(graph)
+    place(graph)
     samples: dict[str, list[float]] = {}
     with torch.random.fork_rng():  # measuring draws no numbers that a run would have drawn
         for round_number in range(warmup + repeat):

@@ -103,8 +103,7 @@ def roofline(
             raise CostError(f"{name} is {table!r}: give a mapping from names")
     device = _machine(hardware, group)
     rows = body(graph.graph)
-    if any(meta.placement(node) is None for node in rows):
-        place(graph)
+    place(graph)
     model = _Model(
         device,
         Groups(ranks, nodes),

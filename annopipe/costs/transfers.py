@@ -13,7 +13,7 @@ from annopipe.errors import CostError
 from annopipe.graphs import meta
 from annopipe.graphs.operators import schema_arguments
 from annopipe.graphs.ops import group_name
-from annopipe.graphs.process_groups import group_by_name, is_distributed
+from annopipe.graphs.process_groups import find_group
 from annopipe.pytrees import tree_leaves
 
 __all__ = ["Groups", "Message", "message"]
@@ -145,9 +145,5 @@ def _size_in_graph(launch: fx.Node) -> int | None:
 
 
 def _size_here(name: str) -> int | None:
-    if not is_distributed():
-        return None
-    try:
-        return group_by_name(name).size()
-    except (RuntimeError, ValueError):  # no group of that name in this process
-        return None
+    group = find_group(name)
+    return None if group is None else group.size()

@@ -29,12 +29,21 @@ from annopipe.graphs.operators import (
     check_waits,
     find_operators,
 )
-from annopipe.graphs.process_groups import group_by_name, is_distributed
+from annopipe.graphs.process_groups import find_group
 
-__all__ = ["WAIT_TENSOR", "Declaration", "Declared", "declared", "forget_operator", "register_comm", "register_pure"]
+__all__ = [
+    "GROUP_ARGUMENTS",
+    "WAIT_TENSOR",
+    "Declaration",
+    "Declared",
+    "declared",
+    "forget_operator",
+    "register_comm",
+    "register_pure",
+]
 
 WAIT_TENSOR = "_c10d_functional::wait_tensor"
-_GROUP_ARGUMENTS = ("group_name", "group")
+GROUP_ARGUMENTS = ("group_name", "group")  # what the argument that holds the process group is called
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -221,7 +230,7 @@ def _launch(operators: tuple[Operator, ...], wait: str, group: str | dist.Proces
     arguments = [{argument.name for argument in operator._schema.arguments} for operator in operators]
     common = sorted(set.intersection(*arguments))
     if group is None:
-        found = next((argument for argument in _GROUP_ARGUMENTS if argument in common), None)
+        found = next((argument for argument in GROUP_ARGUMENTS if argument in common), None)
         if found is None:
             raise GraphError(
                 f"{name}: which process group does it use? Pass group=, the name of one of its arguments "
@@ -232,22 +241,12 @@ def _launch(operators: tuple[Operator, ...], wait: str, group: str | dist.Proces
         return Declaration("launch", wait, group=str(group.group_name))
     if group in common:
         return Declaration("launch", wait, group_argument=group)
-    if not isinstance(group, str) or not _is_group(group):
+    if not isinstance(group, str) or find_group(group) is None:
         raise GraphError(
             f"{name}: group={group!r} is neither an argument of it ({', '.join(common)}), nor a process group or the "
             "name of one"
         )
     return Declaration("launch", wait, group=group)
-
-
-def _is_group(name: str) -> bool:
-    if not is_distributed():
-        return False
-    try:
-        group_by_name(name)
-    except (RuntimeError, ValueError):  # how torch says that there is none
-        return False
-    return True
 
 
 def _told(declaration: Declaration) -> str:

@@ -16,6 +16,7 @@ __all__ = [
     "check_launches",
     "check_waits",
     "find_operators",
+    "is_composite",
     "reads_layout",
     "schema_arguments",
 ]
@@ -60,6 +61,11 @@ def schema_arguments(operator: Any) -> tuple[Any, ...]:
     ['self']
     """
     return tuple(operator._schema.arguments)
+
+
+def is_composite(operator: Operator) -> bool:
+    """Whether an operator is made of other operators, which are what a graph has."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd")
 
 
 def reads_layout(target: Any) -> bool:
@@ -114,7 +120,7 @@ def _check_functional(operator: Operator) -> None:
             f"{operator} is PyTorch's or annopipe's own, and in annopipe's table (annopipe/graphs/ops.py) if it is "
             "understood: only other operators are declared"
         )
-    if torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd"):
+    if is_composite(operator):
         raise GraphError(
             f"{operator} is made of other operators, and graphs have those: declare them, or define it with "
             "torch.library.custom_op"

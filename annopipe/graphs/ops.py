@@ -17,8 +17,8 @@ from torch import fx
 
 from annopipe.errors import GraphError
 from annopipe.graphs import meta
-from annopipe.graphs.declared_ops import WAIT_TENSOR, Declaration, declared
-from annopipe.graphs.operators import OUR_NAMESPACES
+from annopipe.graphs.declared_ops import GROUP_ARGUMENTS, WAIT_TENSOR, Declaration, declared
+from annopipe.graphs.operators import OUR_NAMESPACES, is_composite
 
 __all__ = [
     "OpTraits",
@@ -100,7 +100,6 @@ _HIDDEN_VIEWS = frozenset(
     f"aten::{name}" for name in ("_unsafe_view", "lift", "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes")
 )
 _CHECKS = ("_assert", "_functional_assert", "_linalg_check_errors", "sym_constrain_range", "_functional_sym_constrain")
-_GROUP_ARGUMENTS = ("group_name", "group")
 
 _UNDECLARED = Declaration("")
 
@@ -217,7 +216,7 @@ def _overload_traits(op: torch._ops.OpOverload) -> OpTraits:
     launch = name in _LAUNCHES or name in _INPLACE_LAUNCHES
     wait = name in _WAITS
     dispatched = torch._C._dispatch_has_kernel(op.name())  # not so are operators of TorchScript alone
-    composite = dispatched and torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
+    composite = dispatched and is_composite(op)
     known = launch or wait or (op.namespace in _PURE_NAMESPACES and dispatched)
     fence = not known or name in _EFFECTS or name in _HIDDEN_WRITES
     view = name in _HIDDEN_VIEWS or (not writes and any(returned.alias_info is not None for returned in schema.returns))
@@ -300,7 +299,7 @@ def set_group_name(launch: fx.Node, name: str) -> None:
 def _group_arguments(launch: fx.Node) -> list[tuple[int, Any]]:
     """The arguments, each with its position, that hold the group of a launch."""
     said = _declaration(launch).group_argument
-    names = (said,) if said else _GROUP_ARGUMENTS
+    names = (said,) if said else GROUP_ARGUMENTS
     schema = launch.target._schema  # type: ignore[union-attr]
     return [(position, argument) for position, argument in enumerate(schema.arguments) if argument.name in names]
 

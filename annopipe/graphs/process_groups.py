@@ -6,12 +6,22 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _resolve_process_group
 
-__all__ = ["group_by_name", "is_distributed"]
+__all__ = ["find_group", "group_by_name", "is_distributed"]
 
 
 def group_by_name(name: str) -> dist.ProcessGroup:
     """The process group that functional collectives know by ``name``; Dynamo takes it as a constant."""
     return cast(dist.ProcessGroup, _looked_up(name))
+
+
+def find_group(name: str) -> dist.ProcessGroup | None:
+    """The process group of that name; None if this process has none."""
+    if not is_distributed():
+        return None
+    try:
+        return group_by_name(name)
+    except (RuntimeError, ValueError):  # how torch says that there is none
+        return None
 
 
 @torch.compiler.assume_constant_result

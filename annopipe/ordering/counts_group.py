@@ -8,7 +8,6 @@ from annopipe.errors import OrderError
 from annopipe.graphs.ops import set_group_name
 from annopipe.graphs.process_groups import group_by_name
 from annopipe.graphs.stage_graph import StageGraph, body
-from annopipe.ordering.host_reads import count_exchanges
 from annopipe.ordering.problem import OverlapProblem
 
 __all__ = ["move_counts"]
@@ -24,7 +23,7 @@ def move_counts(graph: StageGraph, problem: OverlapProblem, group: dist.ProcessG
         raise OrderError(f"counts_group={group!r}: give a process group, as dist.new_group returns to its members")
     nodes, described = body(graph.graph), list(problem.nodes)
     name, ranks = str(group.group_name), dist.get_process_group_ranks(group)
-    for index in sorted(count_exchanges(problem)):
+    for index in sorted(problem.count_exchanges):
         own = dist.get_process_group_ranks(group_by_name(described[index].queue))
         if own != ranks:
             raise OrderError(

@@ -84,6 +84,21 @@ class OverlapProblem:
                 after[source].append(index)
         return tuple(tuple(a) for a in after)
 
+    @functools.cached_property
+    def count_exchanges(self) -> frozenset[int]:
+        """Launches of integers whose result a host read of their lane needs before the lane's next launch."""
+        last: dict[str, int] = {}  # the latest launch of each lane
+        behind: dict[str, set[int]] = {}  # what depends on it
+        found: set[int] = set()
+        for node in self.nodes:
+            if node.kind == "launch":
+                last[node.lane], behind[node.lane] = node.index, {node.index}
+            elif node.lane in last and not behind[node.lane].isdisjoint(self.dependencies[node.index]):
+                behind[node.lane].add(node.index)
+                if node.kind == "host" and not self.nodes[last[node.lane]].floating:
+                    found.add(last[node.lane])
+        return frozenset(found)
+
     @property
     def costs(self) -> tuple[float, ...]:
         """Seconds per node."""

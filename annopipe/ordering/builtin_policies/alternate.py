@@ -10,7 +10,7 @@ message is small.
 from collections import deque
 
 from annopipe.ordering.adjustments import waits_late
-from annopipe.ordering.host_reads import count_exchanges, counts_early
+from annopipe.ordering.host_reads import counts_early
 from annopipe.ordering.problem import OverlapProblem
 
 __all__ = ["alternate"]
@@ -22,7 +22,6 @@ def alternate(problem: OverlapProblem) -> list[int]:
     for index in waits_late(problem, range(len(problem.nodes))):
         queues[problem.nodes[index].lane].append(index)
     missing = [len(earlier) for earlier in problem.dependencies]
-    for_host = count_exchanges(problem)
     order: list[int] = []
     while any(queues.values()):
         for queue in queues.values():
@@ -31,6 +30,6 @@ def alternate(problem: OverlapProblem) -> list[int]:
                 order.append(index)
                 for user in problem.successors[index]:
                     missing[user] -= 1
-                if problem.nodes[index].kind == "launch" and index not in for_host:
+                if problem.nodes[index].kind == "launch" and index not in problem.count_exchanges:
                     break
     return counts_early(problem, order)
