@@ -1,0 +1,186 @@
+"""How long the actions of a schedule take and what they keep in memory: plain numbers, no torch."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from annopipe.errors import CostError
+from annopipe.scheduling.actions import Action
+from annopipe.scheduling.numbering import Numbering
+
+__all__ = ["ActionCosts", "PerStage", "table"]
+
+# One number for every stage, one per stage, or a function of stage and microbatch.
+PerStage = float | Sequence[float] | Callable[[int, int], float]
+
+
+@dataclass(frozen=True)
+class ActionCosts:
+    """Seconds and bytes (or any other units) of a schedule's actions; `annopipe.costs.table` makes it.
+
+    "Per stage" is one number for all stages, a sequence with one per stage, or a function of stage and microbatch.
+
+    Attributes:
+        F, I, W: time of forward, backward-input and backward-weight, per stage.
+        B: time of the full backward, per stage; None is I + W.
+        FB: time of a forward and a full backward as one combined graph: a number, or a function of the stage of the
+            forward and the stage of the backward; None is the sum of F and B.
+        overlap: time of any combination, as a function of the action; it replaces `FB` where it does not return None.
+            Without it a combination other than one F with one B takes the sum of its parts.
+        send: time for which a message occupies its link, per sending stage; a link is one direction between two ranks,
+            and carries one message after the other.
+        latency: time from the end of sending to arrival.
+        activation: memory that a forward leaves for its backward, per stage (a number or one per stage).
+        kept_for_weight: share of the activation, 0 to 1, that stays from the end of I to the end of W.
+        parameters: memory that a stage's parameters and their gradients occupy all the time, per stage.
+        exposed: of the time of "F", "B", "I", "W" and "FB", the communication inside it that nothing hides, per stage
+            (a number or one per stage).
+        operations: time of UNSHARD, RESHARD, REDUCE_GRAD and of operations that users add, by kind; 0 when absent.
+
+    Raises CostError for a time that is negative or not finite.
+    """
+
+    F: PerStage = 1.0
+    I: PerStage = 1.0  # noqa: E741 - the field's own name
+    W: PerStage = 1.0
+    B: PerStage | None = None
+    FB: float | Callable[[int, int], float] | None = None
+    send: PerStage = 0.0
+    latency: float = 0.0
+    activation: float | Sequence[float] = 1.0
+    kept_for_weight: float = 1.0
+    parameters: float | Sequence[float] = 0.0
+    exposed: Mapping[str, float | Sequence[float]] = field(default_factory=dict)
+    operations: Mapping[str, PerStage] = field(default_factory=dict)
+    overlap: Callable[[Action], float | None] | None = None
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def times(self, kind: str, stage: int, microbatches: int) -> list[float]:
+        """The time of F, B, I, W or "send" for every microbatch of a stage.
+
+        >>> table(F=[1.0, 2.0]).times("F", 1, 3), table(I=1.5).times("B", 0, 2)
+        ([2.0, 2.0, 2.0], [2.5, 2.5])
+        """
+        if kind == "B" and self.B is None:
+            inputs, weights = self.times("I", stage, microbatches), self.times("W", stage, microbatches)
+            return [a + b for a, b in zip(inputs, weights, strict=True)]
+        given = self.B if kind == "B" else getattr(self, kind)
+        return _spread(given, kind, stage, microbatches)
+
+    def duration(self, action: Action) -> float:
+        """The time of one action; messages take none of the rank's own time.
+
+        >>> from annopipe.scheduling.actions import Action
+        >>> costs = table(F=1.0, I=1.0, W=1.0, FB=2.5)
+        >>> costs.duration(Action.parse("(0F1;1B0)OVERLAP_F_B")), costs.duration(Action.parse("(0F1;1W0)OVERLAP"))
+        (2.5, 2.0)
+        """
+        if action.parts:
+            return self._combined(action)
+        if action.kind in ("F", "B", "I", "W"):
+            return self.times(action.kind, action.stage, 1 + (action.microbatch or 0))[-1]
+        given = self.operations.get(action.kind, 0.0)
+        return _spread(given, action.kind, action.stage, 1 + (action.microbatch or 0))[-1]
+
+    def activation_of(self, stage: int) -> float:
+        """What one microbatch keeps on a stage from its forward to its backward."""
+        return _number(self.activation, "activation", stage)
+
+    def parameters_of(self, stage: int) -> float:
+        """What the parameters of a stage occupy."""
+        return _number(self.parameters, "parameters", stage)
+
+    def exposed_of(self, action: Action) -> float:
+        """The communication inside an action that nothing hides."""
+        pair = [part.kind for part in action.parts]
+        if sorted(pair) == ["B", "F"] and "FB" in self.exposed:
+            return _number(self.exposed["FB"], "exposed FB", action.stage)
+        parts = action.parts or (action,)
+        return sum(_number(self.exposed.get(part.kind, 0.0), f"exposed {part.kind}", part.stage) for part in parts)
+
+    def refuse_other_stages(self, numbering: Numbering) -> None:
+        """Raise CostError when a sequence does not have one entry for each stage."""
+        named = {name: getattr(self, name) for name in ("F", "I", "W", "B", "send", "activation", "parameters")}
+        named |= {f"exposed {name}": value for name, value in self.exposed.items()} | dict(self.operations)
+        for name, given in named.items():
+            if isinstance(given, Sequence) and len(given) != numbering.stages:
+                raise CostError(
+                    f"{name} has {len(given)} entries and the schedule {numbering.stages} stages; give one number for "
+                    "all stages, or one for each"
+                )
+
+    def _combined(self, action: Action) -> float:
+        found = self.overlap(action) if self.overlap else None
+        if found is not None:
+            return _checked(found, str(action))
+        kinds = sorted(part.kind for part in action.parts)
+        if self.FB is not None and kinds == ["B", "F"]:
+            if not callable(self.FB):
+                return self.FB
+            forward, backward = sorted(action.parts, key=lambda part: part.kind, reverse=True)
+            return _checked(self.FB(forward.stage, backward.stage), f"FB of {action}")
+        return sum(self.duration(part) for part in action.parts)
+
+
+def table(
+    F: PerStage = 1.0,
+    I: PerStage = 1.0,  # noqa: E741 - the field's own name
+    W: PerStage = 1.0,
+    B: PerStage | None = None,
+    FB: float | Callable[[int, int], float] | None = None,
+    send: PerStage = 0.0,
+    latency: float = 0.0,
+    activation: float | Sequence[float] = 1.0,
+    **more: Any,
+) -> ActionCosts:
+    """Costs of actions from numbers; `more` are the other attributes of `ActionCosts`.
+
+    Raises CostError for an unknown name, or a time that is negative or not finite.
+
+    >>> table(F=1.0, I=1.0, W=0.5).duration(Action("B", 0, 0))
+    1.5
+    """
+    known = ActionCosts.__dataclass_fields__
+    unknown = sorted(set(more) - set(known))
+    if unknown:
+        raise CostError(f"table() does not know {unknown[0]!r}; it takes {', '.join(known)}")
+    return ActionCosts(F, I, W, B, FB, send, latency, activation, **more)
+
+
+def _spread(given: PerStage, name: str, stage: int, microbatches: int) -> list[float]:
+    if callable(given):
+        return [_checked(given(stage, m), f"{name} of stage {stage}, microbatch {m}") for m in range(microbatches)]
+    return [_number(given, name, stage)] * microbatches
+
+
+def _number(given: float | Sequence[float], name: str, stage: int) -> float:
+    if not isinstance(given, Sequence):
+        return given
+    if stage >= len(given):
+        raise CostError(f"{name} has {len(given)} entries and stage {stage} none; give one for each stage")
+    return given[stage]
+
+
+def _checked(value: object, name: str) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0.0 <= value < math.inf:
+        return float(value)
+    raise CostError(f"{name} is {value!r}: give a number that is finite and not negative")
+
+
+def _check(costs: ActionCosts) -> None:
+    singles = {name: getattr(costs, name) for name in ("F", "I", "W", "B", "FB", "send", "latency", "activation")}
+    singles |= {"parameters": costs.parameters, "kept_for_weight": costs.kept_for_weight}
+    singles |= {f"exposed {name}": value for name, value in costs.exposed.items()} | dict(costs.operations)
+    for name, given in singles.items():
+        if given is None or callable(given):
+            continue
+        for value in given if isinstance(given, Sequence) and not isinstance(given, str) else (given,):
+            _checked(value, name)
+    if costs.kept_for_weight > 1.0:
+        raise CostError(f"kept_for_weight is {costs.kept_for_weight}: it is a share of the activation, 0 to 1")
+    unknown = sorted(set(costs.exposed) - {"F", "B", "I", "W", "FB"})
+    if unknown:
+        raise CostError(f"exposed names {unknown[0]!r}; it knows F, B, I, W and FB")

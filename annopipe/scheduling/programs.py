@@ -1,0 +1,91 @@
+"""What every rank does, as numbers: the plain data that checks, lowering, CSV and simulation work on."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from annopipe.errors import ScheduleError
+from annopipe.scheduling.actions import Action
+from annopipe.scheduling.numbering import Numberer, Numbering
+from annopipe.scheduling.placement import Placement
+
+__all__ = ["Programs"]
+
+
+@dataclass(frozen=True)
+class Programs:
+    """One list of action numbers per rank, with what the numbers mean.
+
+    Attributes:
+        placement: which rank holds which stage, and what flows where.
+        numbering: what the numbers mean; its extras are in the order in which the programs name them.
+        ranks: the numbers, rank by rank, in the order in which the rank does them.
+    """
+
+    placement: Placement
+    numbering: Numbering
+    ranks: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, placement: Placement, microbatches: int, ranks: Sequence[Iterable[Action | str]]) -> "Programs":
+        """Number the actions of every rank; texts are parsed.
+
+        Raises ScheduleError for a text that is no action, a stage or a microbatch that is not there, or another count
+        of ranks than the placement has; the message names rank and step.
+
+        >>> from annopipe.scheduling import placement
+        >>> Programs.of(placement.linear(2), 1, [["0F0", "0B0"], ["1F0", "1B0"]]).ranks
+        ((0, 2), (1, 3))
+        """
+        if len(ranks) != placement.ranks:
+            raise ScheduleError(f"there are actions for {len(ranks)} ranks, and the placement has {placement.ranks}")
+        if microbatches < 1:
+            raise ScheduleError(f"microbatches={microbatches}: give a whole number, 1 or more")
+        numberer = Numberer(placement.stages, microbatches)
+        numbered = [_number(numberer, rank, actions) for rank, actions in enumerate(ranks)]
+        return cls(placement, numberer.numbering(), tuple(numbered))
+
+    @classmethod
+    def numbered(cls, placement: Placement, numbering: Numbering, ranks: Sequence[Sequence[int]]) -> "Programs":
+        """The same programs with the extras in the order in which the programs name them, and no others.
+
+        Programs that were made in different ways are then equal when their actions are.
+        """
+        base, extras = numbering.base, numbering.extras
+        if not extras:
+            return cls(placement, numbering, tuple(map(tuple, ranks)))
+        new: dict[int, int] = {}
+        for program in ranks:
+            for number in program:
+                if number >= base:
+                    new.setdefault(number, base + len(new))
+        renamed = tuple(tuple([new.get(number, number) for number in program]) for program in ranks)
+        kept = tuple(extras[number - base] for number in new)
+        return cls(placement, Numbering(numbering.stages, numbering.microbatches, kept), renamed)
+
+    @property
+    def microbatches(self) -> int:
+        """How many microbatches a step has."""
+        return self.numbering.microbatches
+
+    def actions(self, rank: int) -> tuple[Action, ...]:
+        """The actions of one rank."""
+        return tuple(map(self.numbering.action, self.ranks[rank]))
+
+    def texts(self) -> list[list[str]]:
+        """Every action as text, rank by rank.
+
+        >>> from annopipe.scheduling import placement
+        >>> Programs.of(placement.linear(1), 1, [["0F0", "0B0"]]).texts()
+        [['0F0', '0B0']]
+        """
+        return [[self.numbering.text(number) for number in program] for program in self.ranks]
+
+
+def _number(numberer: Numberer, rank: int, actions: Iterable[Action | str]) -> tuple[int, ...]:
+    program: list[int] = []
+    try:
+        for given in actions:
+            program.append(numberer.number(Action.parse(given) if isinstance(given, str) else given))
+    except ScheduleError as error:
+        raise ScheduleError(f"rank {rank}, step {len(program)}: {error}") from None
+    return tuple(program)
