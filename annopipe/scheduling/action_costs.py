@@ -64,10 +64,11 @@ class ActionCosts:
         >>> table(F=[1.0, 2.0]).times("F", 1, 3), table(I=1.5).times("B", 0, 2)
         ([2.0, 2.0, 2.0], [2.5, 2.5])
         """
-        if kind == "B" and self.B is None:
+        full = self.B
+        if kind == "B" and full is None:
             inputs, weights = self.times("I", stage, microbatches), self.times("W", stage, microbatches)
             return [a + b for a, b in zip(inputs, weights, strict=True)]
-        given = self.B if kind == "B" else getattr(self, kind)
+        given: PerStage = full if full is not None and kind == "B" else getattr(self, kind)
         return _spread(given, kind, stage, microbatches)
 
     def duration(self, action: Action) -> float:

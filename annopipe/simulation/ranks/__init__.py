@@ -1,0 +1,1 @@
+"""Simulation of many ranks that run a pipeline schedule: computation and links of every rank, memory over time."""
