@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from annopipe.scheduling.actions import Action
+from annopipe.scheduling.operations import Operation
 from annopipe.scheduling.placement import Placement
 from annopipe.scheduling.programs import Programs
 
@@ -24,6 +25,7 @@ class Schedule:
 
     programs: Programs
     name: str = field(default="", compare=False)
+    operations: tuple[Operation, ...] = ()
 
     @classmethod
     def of(
