@@ -14,6 +14,7 @@ Whole numbers, the names below, + - * // %, comparisons (1 or 0), min(), max(), 
 import ast
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from annopipe.errors import ScheduleError
@@ -21,7 +22,7 @@ from annopipe.errors import ScheduleError
 __all__ = ["NAMES", "Formula", "compiled", "compiled_keys"]
 
 NAMES = ("p", "r", "m", "v", "s", "c", "k")
-Formula = Callable[[Mapping[str, int]], int]
+_Evaluate = Callable[[Mapping[str, int]], int]
 
 _OPERATORS: dict[type, Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -39,6 +40,19 @@ _OPERATORS: dict[type, Callable[[int, int], int]] = {
 _FUNCTIONS: dict[str, Callable[[Sequence[int]], int]] = {"min": min, "max": max}
 
 
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """One formula, ready to be evaluated: call it with the values of its names."""
+
+    text: str
+    names: frozenset[str]
+    evaluate: _Evaluate = field(repr=False, compare=False)
+
+    def __call__(self, values: Mapping[str, int]) -> int:
+        """The value."""
+        return self.evaluate(values)
+
+
 @lru_cache(maxsize=512)
 def compiled(text: str, names: tuple[str, ...] = NAMES) -> Formula:
     """A formula as a function of the values of its names.
@@ -48,7 +62,7 @@ def compiled(text: str, names: tuple[str, ...] = NAMES) -> Formula:
     >>> compiled("2*(p - r) - 1")({"p": 4, "r": 1})
     5
     """
-    return _node(_parsed(text), text, names)
+    return _formula(_parsed(text), text, names)
 
 
 @lru_cache(maxsize=512)
@@ -60,7 +74,12 @@ def compiled_keys(text: str, names: tuple[str, ...] = NAMES) -> tuple[Formula, .
     """
     tree = _parsed(text)
     parts = tree.elts if isinstance(tree, ast.Tuple) else [tree]
-    return tuple(_node(part, text, names) for part in parts)
+    return tuple(_formula(part, text, names) for part in parts)
+
+
+def _formula(tree: ast.expr, text: str, names: tuple[str, ...]) -> Formula:
+    used = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name)) & frozenset(names)
+    return Formula(ast.unparse(tree), used, _node(tree, text, names))
 
 
 def _parsed(text: str) -> ast.expr:
@@ -72,7 +91,7 @@ def _parsed(text: str) -> ast.expr:
         ) from error
 
 
-def _node(tree: ast.expr, text: str, names: tuple[str, ...]) -> Formula:
+def _node(tree: ast.expr, text: str, names: tuple[str, ...]) -> _Evaluate:
     if isinstance(tree, ast.Constant) and type(tree.value) is int:
         value = tree.value
         return lambda _: value
@@ -98,7 +117,7 @@ def _node(tree: ast.expr, text: str, names: tuple[str, ...]) -> Formula:
 
 def _binary(
     operation: Callable[[int, int], int], left: ast.expr, right: ast.expr, text: str, names: tuple[str, ...]
-) -> Formula:
+) -> _Evaluate:
     first, second = _node(left, text, names), _node(right, text, names)
 
     def value(values: Mapping[str, int]) -> int:

@@ -30,6 +30,7 @@ class Generator:
         self._programs: list[list[Chosen]] = [[] for _ in range(placement.ranks)]
         self._running: list[Chosen] = [()] * placement.ranks
         self._events: list[tuple[int, int]] = []
+        self._touched: set[int] = set()  # ranks for which something changed at this moment
         self._ranks = [RankState(rules, rank) for rank in range(placement.ranks)]
         self._before_forward = [len(before) for before in placement.predecessors for _ in range(m)]
         # A backward waits for the forward of its own stage and the backwards behind it; one whose loss needs the whole
@@ -55,31 +56,25 @@ class Generator:
         events = self._events
         while events:
             now = events[0][0]
-            touched = set()
+            self._touched.clear()
             while events and events[0][0] == now:
-                touched.add(self._happen(now, heapq.heappop(events)[1]))
-            for rank in sorted(touched):
+                self._happen(now, heapq.heappop(events)[1])
+            for rank in sorted(self._touched):
                 if not self._running[rank]:
                     self._decide(rank, now)
         self._refuse_unfinished()
         return self._programs
 
-    def _happen(self, now: int, code: int) -> int:
-        """Take in an event: a rank that ends what it runs, or a message that arrives; the rank that it touches."""
+    def _happen(self, now: int, code: int) -> None:
+        """Take in an event: a rank (0 and above) ends what it runs, or a message (below 0) arrives."""
         if code >= 0:
-            rank, ended = code, self._running[code]
-            self._running[rank] = ()
+            ended = self._running[code]
+            self._running[code] = ()
+            self._touched.add(code)
             for number in ended:
-                self._end(now, rank, number)
-            return rank
-        pair = -1 - code
-        backward = pair >= self._block
-        pair -= self._block * backward
-        if backward:
-            self._backward_input(pair)
+                self._end(now, code, number)
         else:
-            self._forward_input(pair)
-        return self._rank_of[pair // self._m]
+            self._arrive(-1 - code)
 
     def _end(self, now: int, rank: int, number: int) -> None:
         kind, pair = divmod(number, self._block)
@@ -87,7 +82,7 @@ class Generator:
         state, placement = self._ranks[rank], self._rules.placement
         if kind == 0:
             for after in placement.successors[stage]:
-                self._send(now, rank, stage, after * self._m + microbatch, 0)
+                self._send(now, rank, stage, after * self._m + microbatch)
             if self._rules.has_backward:
                 if stage in placement.batch_wide:
                     for other in placement.microbatches_of(stage, self._m):
@@ -98,29 +93,37 @@ class Generator:
             state.limits.end_weight(stage)
         else:
             for before in placement.predecessors[stage]:
-                self._send(now, rank, stage, before * self._m + microbatch, self._block)
+                self._send(now, rank, stage, self._block + before * self._m + microbatch)
             state.limits.end_backward(stage, microbatch, full=kind == 1)
             if kind == 2:
                 state.weights.append(pair)
 
-    def _send(self, now: int, rank: int, stage: int, pair: int, backward: int) -> None:
-        receiver = self._rank_of[pair // self._m]
-        delay = self._rules.delays[stage] if receiver != rank else 0
-        if receiver == rank and not delay:
-            (self._backward_input if backward else self._forward_input)(pair)
+    def _send(self, now: int, rank: int, stage: int, number: int) -> None:
+        """Hand an output of a stage to the forward (F) or the backward (B) that takes it."""
+        receiver = self._rank_of[number % self._block // self._m]
+        delay = self._rules.delays[stage]
+        if delay and receiver != rank:
+            heapq.heappush(self._events, (now + delay, -1 - number))
         else:
-            heapq.heappush(self._events, (now + delay, -1 - (pair + backward)))
+            self._arrive(number)
 
-    def _forward_input(self, pair: int) -> None:
-        self._before_forward[pair] -= 1
-        if not self._before_forward[pair]:
-            self._ranks[self._rank_of[pair // self._m]].forward_ready(pair)
+    def _arrive(self, number: int) -> None:
+        if number >= self._block:
+            self._backward_input(number - self._block)
+            return
+        self._before_forward[number] -= 1
+        if not self._before_forward[number]:
+            rank = self._rank_of[number // self._m]
+            self._ranks[rank].forward_ready(number)
+            self._touched.add(rank)
 
     def _backward_input(self, pair: int) -> None:
         self._before_backward[pair] -= 1
         if not self._before_backward[pair]:
             stage = pair // self._m
-            self._ranks[self._rank_of[stage]].backward_ready(pair, split=self._rules.split[stage])
+            rank = self._rank_of[stage]
+            self._ranks[rank].backward_ready(pair, split=self._rules.split[stage])
+            self._touched.add(rank)
 
     def _decide(self, rank: int, now: int) -> None:
         state, rules = self._ranks[rank], self._rules

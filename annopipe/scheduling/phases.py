@@ -15,12 +15,12 @@ microbatches say what happens with few. A rank whose phases end before all its w
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from annopipe.errors import ScheduleError
 from annopipe.scheduling.actions import Action, overlap
-from annopipe.scheduling.formulas import compiled
+from annopipe.scheduling.formulas import Formula, compiled
 
 __all__ = ["Phase", "RankWork", "lay_out", "parse_phases"]
 
@@ -36,7 +36,7 @@ class Phase:
     """
 
     text: str
-    count: Callable[[Mapping[str, int]], int] | None
+    count: Formula | None
     steps: tuple[tuple[tuple[str, int], ...], ...]
 
 

@@ -30,8 +30,7 @@ class RankState:
         self.limits = RankLimits(rules, rank)
         self.weights: deque[int] = deque()
         self._orders = rules.forward_order[rank], rules.backward_order[rank]
-        self._forward_turn = {pair: turn for turn, pair in enumerate(self._orders[0])}
-        self._backward_turn = {pair: turn for turn, pair in enumerate(self._orders[1])}
+        self._forward_turn, self._backward_turn = rules.forward_turn, rules.backward_turn
         self._forwards: dict[int, list[int]] = {stage: [] for stage in placement.stages_on[rank]}
         self._backwards: dict[int, list[int]] = {_B: [], _I: []}
         self._priority = [COMPUTE.index(kind) for kind in rules.priority]

@@ -1,7 +1,7 @@
 """The rules of a specification, worked out for its placement: what the generator reads, as flat lists of numbers."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol, TypeVar
@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 from annopipe.errors import ScheduleError
 from annopipe.scheduling.action_costs import ActionCosts
 from annopipe.scheduling.actions import COMPUTE, Action, overlap
-from annopipe.scheduling.formulas import compiled, compiled_keys
+from annopipe.scheduling.formulas import Formula, compiled, compiled_keys
 from annopipe.scheduling.operations import Operation
 from annopipe.scheduling.placement import Placement
 from annopipe.scheduling.ticks import Ticks
@@ -18,6 +18,7 @@ __all__ = ["Limit", "Rules", "Spec", "traversal_order", "traversals", "values_of
 
 Limit = int | str | tuple[int, ...] | None
 T = TypeVar("T")
+_OF_STAGE = {"s", "c"}
 
 _FORWARD = {"depth-first": "k, c", "breadth-first": "c, k"}
 _BACKWARD = {"depth-first": "k, v - 1 - c", "breadth-first": "v - 1 - c, k"}
@@ -68,8 +69,11 @@ class Rules:
         unpaired: whether a backward that finds no partner is split after all.
         has_backward: whether there is a backward at all.
         forward_order, backward_order: per rank, its pairs in the order of the traversal.
+        forward_turn, backward_turn: by pair, its position in that order.
         strict: per rank, numbers that run in exactly this order; empty where there is no such rule.
-        in_flight, memory: per rank, None without limit.
+        in_flight, memory: per rank, None without limit; stage_in_flight: per stage.
+        activation: what a forward of each stage holds; freed_by_input: the share of it that I gives back.
+        seconds: the inverse of ticks.
     """
 
     placement: Placement
@@ -84,8 +88,11 @@ class Rules:
     has_backward: bool
     forward_order: list[list[int]]
     backward_order: list[list[int]]
+    forward_turn: list[int]
+    backward_turn: list[int]
     strict: list[list[int]]
     in_flight: list[int | None]
+    stage_in_flight: list[int | None]
     memory: list[float | None]
     activation: list[float]
     freed_by_input: float
@@ -99,6 +106,7 @@ class Rules:
         """
         placement, m, costs = spec.placement, spec.microbatches, spec.costs
         split = _split(spec)
+        orders = [_orders(placement, m, text) for text in traversals(spec)]
         times = _times(spec)
         delays = [costs.times("send", stage, 1)[0] + costs.latency for stage in range(placement.stages)]
         pair_times = _PairTimes(costs, placement.stages, m)
@@ -114,10 +122,13 @@ class Rules:
             split,
             spec.split_backward == "unpaired",
             any(kind in spec.priority for kind in ("B", "I")),
-            _orders(placement, m, traversals(spec)[0]),
-            _orders(placement, m, traversals(spec)[1]),
+            orders[0],
+            orders[1],
+            _turns(orders[0], placement.stages * m),
+            _turns(orders[1], placement.stages * m),
             _strict(spec),
             _in_flight(spec),
+            _stage_in_flight(spec),
             _memory(spec),
             [costs.activation_of(stage) for stage in range(placement.stages)],
             1.0 - costs.kept_for_weight,
@@ -132,16 +143,21 @@ def traversals(spec: Spec) -> tuple[str, str]:
 
 def traversal_order(placement: Placement, m: int, rank: int, text: str) -> list[int]:
     """The pairs of a rank in the order of a formula; ties go to the earlier stage, then the earlier microbatch."""
-    keyed = []
+    keyed: list[tuple[int, ...]] = []
     keys = compiled_keys(text)
     for stage in placement.stages_on[rank]:
-        values = values_of(placement, m, stage)
-        of_stage = placement.microbatches_of(stage, m)
-        for microbatch in of_stage:
-            values["k"] = microbatch - of_stage.start
-            keyed.append((*[key(values) for key in keys], stage * m + microbatch))
+        columns = [_column(key, placement, m, stage) for key in keys]
+        keyed += zip(*columns, (stage * m + k for k in placement.microbatches_of(stage, m)), strict=True)
     keyed.sort()
     return [entry[-1] for entry in keyed]
+
+
+def _column(key: Formula, placement: Placement, m: int, stage: int) -> Iterable[int]:
+    """The values of one key for every microbatch of a stage."""
+    values, count = values_of(placement, m, stage), len(placement.microbatches_of(stage, m))
+    if "k" not in key.names:
+        return [key(values)] * count
+    return range(count) if key.text == "k" else [key({**values, "k": k}) for k in range(count)]
 
 
 def values_of(placement: Placement, microbatches: int, stage: int) -> dict[str, int]:
@@ -224,6 +240,14 @@ def _orders(placement: Placement, m: int, text: str) -> list[list[int]]:
     return [traversal_order(placement, m, rank, text) for rank in range(placement.ranks)]
 
 
+def _turns(orders: list[list[int]], pairs: int) -> list[int]:
+    turns = [0] * pairs
+    for order in orders:
+        for turn, pair in enumerate(order):
+            turns[pair] = turn
+    return turns
+
+
 def _strict(spec: Spec) -> list[list[int]]:
     placement, m = spec.placement, spec.microbatches
     keyed: list[list[tuple[int, ...]]] = [[] for _ in range(placement.ranks)]
@@ -232,21 +256,24 @@ def _strict(spec: Spec) -> list[list[int]]:
             raise ScheduleError(f"in_order names {kind!r}, and priority={spec.priority!r} has no such kind")
         keys, position = compiled_keys(text), COMPUTE.index(kind)
         for stage in range(placement.stages):
-            values, of_stage = values_of(placement, m, stage), placement.microbatches_of(stage, m)
-            for microbatch in of_stage:
-                values["k"] = microbatch - of_stage.start
-                number = (position * placement.stages + stage) * m + microbatch
-                keyed[placement.rank_of[stage]].append((*[key(values) for key in keys], number))
+            columns = [_column(key, placement, m, stage) for key in keys]
+            first = (position * placement.stages + stage) * m
+            numbers = (first + k for k in placement.microbatches_of(stage, m))
+            keyed[placement.rank_of[stage]] += zip(*columns, numbers, strict=True)
     return [[entry[-1] for entry in sorted(entries)] for entries in keyed]
 
 
 def _in_flight(spec: Spec) -> list[int | None]:
     given, placement = spec.in_flight, spec.placement
+    if isinstance(given, str) and compiled(given).names & _OF_STAGE:
+        return [None] * placement.ranks
     limits: list[int | None] = []
-    for rank in range(placement.ranks):
-        chunks = max(placement.chunk_of[stage] for stage in placement.stages_on[rank]) + 1
-        values = {"p": placement.ranks, "r": rank, "m": spec.microbatches, "v": chunks, "s": 0, "c": 0, "k": 0}
-        limit = compiled(given)(values) if isinstance(given, str) else per_rank(given, rank, placement, "in_flight")
+    for rank, stages in enumerate(placement.stages_on):
+        chunks = max(placement.chunk_of[stage] for stage in stages) + 1
+        if isinstance(given, str):
+            limit: int | None = compiled(given)(values_of(placement, spec.microbatches, stages[0]))
+        else:
+            limit = per_rank(given, rank, placement, "in_flight")
         if limit is not None and limit < chunks:
             raise ScheduleError(
                 f"in_flight={given!r} is {limit} on rank {rank}, which holds {chunks} stages of a microbatch at once; "
@@ -254,6 +281,17 @@ def _in_flight(spec: Spec) -> list[int | None]:
             )
         limits.append(limit)
     return limits
+
+
+def _stage_in_flight(spec: Spec) -> list[int | None]:
+    given, placement = spec.in_flight, spec.placement
+    if not isinstance(given, str) or not compiled(given).names & _OF_STAGE:
+        return [None] * placement.stages
+    limits = [compiled(given)(values_of(placement, spec.microbatches, stage)) for stage in range(placement.stages)]
+    for stage, limit in enumerate(limits):
+        if limit < 1:
+            raise ScheduleError(f"in_flight={given!r} is {limit} for stage {stage}; a stage needs 1 or more")
+    return [*limits]
 
 
 def _memory(spec: Spec) -> list[float | None]:

@@ -38,7 +38,8 @@ class ScheduleSpec:
         backward_traversal: the order of backwards; None is that of the forwards from the last chunk to the first.
         in_order: (kind, formula) pairs: these kinds run strictly in the order of their keys, a rank waits for the next
             one; the other kinds fill what is left.
-        in_flight: how many forwards without their backward (B or I) a rank may hold: a number, one per rank, a formula.
+        in_flight: how many forwards without their backward (B or I) a rank may hold: a number, one per rank, a formula;
+            a formula with s or c limits each stage by itself.
         memory: how much activation a rank may hold, from the forward to the end of B or W, in the units of the costs: a
             number or one per rank.
         pair: the kinds that run as one combination whenever both are ready, such as ("F", "B").

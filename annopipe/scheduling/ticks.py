@@ -17,12 +17,13 @@ class Ticks:
 
     def __init__(self, times: Iterable[float]) -> None:
         # As written: 0.1 is a tenth, not the binary fraction nearest to it.
-        self._exact = {time: Fraction(repr(float(time))) for time in set(times)}
-        self._per_unit = math.lcm(*(exact.denominator for exact in self._exact.values()))
+        exact = {time: Fraction(repr(float(time))) for time in set(times)}
+        self._per_unit = math.lcm(*(fraction.denominator for fraction in exact.values()))
+        self._ticks = {time: int(fraction * self._per_unit) for time, fraction in exact.items()}
 
     def of(self, time: float) -> int:
         """A time, one of those given, in ticks."""
-        return int(self._exact[time] * self._per_unit)
+        return self._ticks[time]
 
     def seconds(self, ticks: int) -> float:
         """The inverse of `of`."""
