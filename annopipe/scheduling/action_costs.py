@@ -1,18 +1,24 @@
 """How long the actions of a schedule take and what they keep in memory: plain numbers, no torch."""
 
-import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from numbers import Real
+from typing import Any, cast
 
 from annopipe.errors import CostError
-from annopipe.scheduling.actions import Action
+from annopipe.scheduling.actions import COMPUTE, MESSAGES, OVERLAPS, Action
 from annopipe.scheduling.numbering import Numbering
 
 __all__ = ["ActionCosts", "PerStage", "table"]
 
 # One number for every stage, one per stage, or a function of stage and microbatch.
 PerStage = float | Sequence[float] | Callable[[int, int], float]
+
+# Which attributes take one number, one per stage, or also a function of stage and microbatch.
+_SINGLE = ("FB", "latency", "kept_for_weight")
+_PER_STAGE = ("activation", "parameters")
+_PER_MICROBATCH = ("F", "I", "W", "B", "send")
 
 
 @dataclass(frozen=True)
@@ -36,9 +42,11 @@ class ActionCosts:
         parameters: memory that a stage's parameters and their gradients occupy all the time, per stage.
         exposed: of the time of "F", "B", "I", "W" and "FB", the communication inside it that nothing hides, per stage
             (a number or one per stage).
-        operations: time of UNSHARD, RESHARD, REDUCE_GRAD and of operations that users add, by kind; 0 when absent.
+        operations: time of UNSHARD, RESHARD, REDUCE_GRAD and of operations that users add, by kind; 0 when absent. A
+            function gets microbatch 0 for what is done once per stage.
 
-    Raises CostError for a time that is negative or not finite.
+    Raises CostError for a time that is negative or not finite, for a sequence or a function where one is not taken, and
+    for a name that is not known; what functions return is looked at when it is used.
     """
 
     F: PerStage = 1.0
@@ -69,7 +77,9 @@ class ActionCosts:
             inputs, weights = self.times("I", stage, microbatches), self.times("W", stage, microbatches)
             return [a + b for a, b in zip(inputs, weights, strict=True)]
         given: PerStage = full if full is not None and kind == "B" else getattr(self, kind)
-        return _spread(given, kind, stage, microbatches)
+        if callable(given):
+            return [_at(given, kind, stage, microbatch) for microbatch in range(microbatches)]
+        return [_at(given, kind, stage, 0)] * microbatches
 
     def duration(self, action: Action) -> float:
         """The time of one action; messages take none of the rank's own time.
@@ -81,10 +91,11 @@ class ActionCosts:
         """
         if action.parts:
             return self._combined(action)
-        if action.kind in ("F", "B", "I", "W"):
-            return self.times(action.kind, action.stage, 1 + (action.microbatch or 0))[-1]
-        given = self.operations.get(action.kind, 0.0)
-        return _spread(given, action.kind, action.stage, 1 + (action.microbatch or 0))[-1]
+        kind, stage, microbatch = action.kind, action.stage, action.microbatch or 0
+        if kind == "B" and self.B is None:
+            return _at(self.I, "I", stage, microbatch) + _at(self.W, "W", stage, microbatch)
+        given = getattr(self, kind) if kind in COMPUTE else self.operations.get(kind, 0.0)
+        return _at(given, kind, stage, microbatch)
 
     def activation_of(self, stage: int) -> float:
         """What one microbatch keeps on a stage from its forward to its backward."""
@@ -104,7 +115,7 @@ class ActionCosts:
 
     def refuse_other_stages(self, numbering: Numbering) -> None:
         """Raise CostError when a sequence does not have one entry for each stage."""
-        named = {name: getattr(self, name) for name in ("F", "I", "W", "B", "send", "activation", "parameters")}
+        named = {name: getattr(self, name) for name in (*_PER_STAGE, *_PER_MICROBATCH)}
         named |= {f"exposed {name}": value for name, value in self.exposed.items()} | dict(self.operations)
         for name, given in named.items():
             if isinstance(given, Sequence) and len(given) != numbering.stages:
@@ -120,7 +131,7 @@ class ActionCosts:
         kinds = sorted(part.kind for part in action.parts)
         if self.FB is not None and kinds == ["B", "F"]:
             if not callable(self.FB):
-                return self.FB
+                return float(self.FB)
             forward, backward = sorted(action.parts, key=lambda part: part.kind, reverse=True)
             return _checked(self.FB(forward.stage, backward.stage), f"FB of {action}")
         return sum(self.duration(part) for part in action.parts)
@@ -151,37 +162,44 @@ def table(
     return ActionCosts(F, I, W, B, FB, send, latency, activation, **more)
 
 
-def _spread(given: PerStage, name: str, stage: int, microbatches: int) -> list[float]:
+def _at(given: PerStage, name: str, stage: int, microbatch: int) -> float:
     if callable(given):
-        return [_checked(given(stage, m), f"{name} of stage {stage}, microbatch {m}") for m in range(microbatches)]
-    return [_number(given, name, stage)] * microbatches
+        return _checked(given(stage, microbatch), f"{name} of stage {stage}, microbatch {microbatch}")
+    return _number(given, name, stage)
 
 
 def _number(given: float | Sequence[float], name: str, stage: int) -> float:
     if not isinstance(given, Sequence):
-        return given
+        return float(given)
     if stage >= len(given):
         raise CostError(f"{name} has {len(given)} entries and stage {stage} none; give one for each stage")
-    return given[stage]
+    return float(given[stage])
 
 
 def _checked(value: object, name: str) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0.0 <= value < math.inf:
+    # Real: numbers of numpy too. A comparison with NaN is never true.
+    if isinstance(value, Real) and not isinstance(value, bool) and 0.0 <= cast(float, value) <= sys.float_info.max:
         return float(value)
     raise CostError(f"{name} is {value!r}: give a number that is finite and not negative")
 
 
 def _check(costs: ActionCosts) -> None:
-    singles = {name: getattr(costs, name) for name in ("F", "I", "W", "B", "FB", "send", "latency", "activation")}
-    singles |= {"parameters": costs.parameters, "kept_for_weight": costs.kept_for_weight}
-    singles |= {f"exposed {name}": value for name, value in costs.exposed.items()} | dict(costs.operations)
-    for name, given in singles.items():
-        if given is None or callable(given):
-            continue
-        for value in given if isinstance(given, Sequence) and not isinstance(given, str) else (given,):
-            _checked(value, name)
-    if costs.kept_for_weight > 1.0:
-        raise CostError(f"kept_for_weight is {costs.kept_for_weight}: it is a share of the activation, 0 to 1")
-    unknown = sorted(set(costs.exposed) - {"F", "B", "I", "W", "FB"})
+    unknown = sorted(set(costs.exposed) - {*COMPUTE, "FB"})
     if unknown:
         raise CostError(f"exposed names {unknown[0]!r}; it knows F, B, I, W and FB")
+    for name in costs.operations:
+        if name in COMPUTE or name in MESSAGES or name in OVERLAPS:
+            raise CostError(f"operations names {name!r}: F, I, W, B, FB, overlap and send are arguments of their own")
+    exposed = {f"exposed {name}": value for name, value in costs.exposed.items()}
+    given = {name: getattr(costs, name) for name in (*_SINGLE, *_PER_STAGE, *_PER_MICROBATCH)}
+    for name, value in (given | exposed | dict(costs.operations)).items():
+        per_microbatch = name in _PER_MICROBATCH or name in costs.operations
+        if (value is None and name in ("B", "FB")) or (callable(value) and (per_microbatch or name == "FB")):
+            continue
+        several = isinstance(value, Sequence) and not isinstance(value, str) and name not in _SINGLE
+        for number in value if several else (value,):
+            _checked(number, name)
+    if costs.kept_for_weight > 1.0:
+        raise CostError(f"kept_for_weight is {costs.kept_for_weight}: it is a share of the activation, 0 to 1")
+    if not (costs.overlap is None or callable(costs.overlap)):
+        raise CostError(f"overlap is {costs.overlap!r}: give a function of the action, or FB=")

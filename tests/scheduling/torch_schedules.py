@@ -1,7 +1,7 @@
 """PyTorch's own pipeline schedules as texts, to compare ours with: what wraps private names of torch's pipelining.
 
-Nothing runs and no process group is needed: the classes make their order from a stage that only has numbers. "Cells" are
-what torch writes into a CSV file, idle steps ("") and parameter actions included; an "order" is the computation alone.
+Nothing runs and no process group is needed: the classes make their order from a stage that only has numbers. "Cells"
+are what torch writes into a CSV file, with idle steps ("") and parameter actions; an "order" is the computation alone.
 
     torch_order("ScheduleZBVZeroBubble", ranks=2, chunks=2, microbatches=4)     F, B, I, W and combinations of each rank
     torch_lowered("ScheduleZBVZeroBubble", ranks=2, chunks=2, microbatches=4)   with messages and parameter actions
@@ -49,7 +49,7 @@ def has_order(class_name: str) -> bool:
 def torch_cells(class_name: str, ranks: int, chunks: int, microbatches: int) -> Cells:
     """The order as torch has it, "" for an idle step; GPipe and 1F1B name REDUCE_GRAD too.
 
-    Schedule1F1B has the last rank's forwards from microbatch 1 on, one too far, and cannot run so: `torch_order` mends it.
+    Schedule1F1B counts the last rank's forwards from microbatch 1, and cannot run so: `torch_order` mends it.
     """
     made = _made(class_name, ranks, chunks, microbatches).pipeline_order
     return [["" if action is None else str(action) for action in made[rank]] for rank in range(ranks)]
