@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, cast
 
-from annopipe.errors import CostError
-from annopipe.scheduling.actions import COMPUTE, MESSAGES, OVERLAPS, Action
+from annopipe.errors import CostError, ScheduleError
+from annopipe.scheduling.actions import COMPUTE, Action
 from annopipe.scheduling.numbering import Numbering
 
 __all__ = ["ActionCosts", "PerStage", "table"]
@@ -15,10 +15,9 @@ __all__ = ["ActionCosts", "PerStage", "table"]
 # One number for every stage, one per stage, or a function of stage and microbatch.
 PerStage = float | Sequence[float] | Callable[[int, int], float]
 
-# Which attributes take one number, one per stage, or also a function of stage and microbatch.
 _SINGLE = ("FB", "latency", "kept_for_weight")
-_PER_STAGE = ("activation", "parameters")
-_PER_MICROBATCH = ("F", "I", "W", "B", "send")
+_PER_STAGE = ("F", "I", "W", "B", "send", "activation", "parameters")
+_NO_FUNCTION = ("latency", "kept_for_weight", "activation", "parameters")
 
 
 @dataclass(frozen=True)
@@ -115,9 +114,7 @@ class ActionCosts:
 
     def refuse_other_stages(self, numbering: Numbering) -> None:
         """Raise CostError when a sequence does not have one entry for each stage."""
-        named = {name: getattr(self, name) for name in (*_PER_STAGE, *_PER_MICROBATCH)}
-        named |= {f"exposed {name}": value for name, value in self.exposed.items()} | dict(self.operations)
-        for name, given in named.items():
+        for name, given in _named(self).items():
             if isinstance(given, Sequence) and len(given) != numbering.stages:
                 raise CostError(
                     f"{name} has {len(given)} entries and the schedule {numbering.stages} stages; give one number for "
@@ -188,18 +185,32 @@ def _check(costs: ActionCosts) -> None:
     if unknown:
         raise CostError(f"exposed names {unknown[0]!r}; it knows F, B, I, W and FB")
     for name in costs.operations:
-        if name in COMPUTE or name in MESSAGES or name in OVERLAPS:
-            raise CostError(f"operations names {name!r}: F, I, W, B, FB, overlap and send are arguments of their own")
-    exposed = {f"exposed {name}": value for name, value in costs.exposed.items()}
-    given = {name: getattr(costs, name) for name in (*_SINGLE, *_PER_STAGE, *_PER_MICROBATCH)}
-    for name, value in (given | exposed | dict(costs.operations)).items():
-        per_microbatch = name in _PER_MICROBATCH or name in costs.operations
-        if (value is None and name in ("B", "FB")) or (callable(value) and (per_microbatch or name == "FB")):
+        _refuse_no_operation(name)
+    if costs.overlap is not None and not callable(costs.overlap):
+        raise CostError(f"overlap is {costs.overlap!r}: give a function of the action; FB= takes a number too")
+    for name, value in _named(costs).items():
+        function = callable(value) and name not in _NO_FUNCTION and not name.startswith("exposed ")
+        if function or (value is None and name in ("B", "FB")):
             continue
         several = isinstance(value, Sequence) and not isinstance(value, str) and name not in _SINGLE
         for number in value if several else (value,):
             _checked(number, name)
     if costs.kept_for_weight > 1.0:
         raise CostError(f"kept_for_weight is {costs.kept_for_weight}: it is a share of the activation, 0 to 1")
-    if not (costs.overlap is None or callable(costs.overlap)):
-        raise CostError(f"overlap is {costs.overlap!r}: give a function of the action, or FB=")
+
+
+def _refuse_no_operation(name: str) -> None:
+    try:
+        Action(name, 0)
+    except ScheduleError:
+        raise CostError(
+            f"operations names {name!r}: it takes UNSHARD, RESHARD, REDUCE_GRAD and operations that users add, in "
+            "capitals; F, I, W, B, FB, overlap and send are arguments of their own"
+        ) from None
+
+
+def _named(costs: ActionCosts) -> dict[str, Any]:
+    """Everything that holds numbers, by the name that messages use."""
+    named = {name: getattr(costs, name) for name in (*_SINGLE, *_PER_STAGE)}
+    named |= {f"exposed {kind}": value for kind, value in costs.exposed.items()}
+    return named | {f"operations {kind}": value for kind, value in costs.operations.items()}
