@@ -1,10 +1,10 @@
 """How long the actions of a schedule take and what they keep in memory: plain numbers, no torch."""
 
-import sys
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any, cast
+from typing import Any
 
 from annopipe.errors import CostError, ScheduleError
 from annopipe.scheduling.actions import COMPUTE, Action
@@ -174,9 +174,14 @@ def _number(given: float | Sequence[float], name: str, stage: int) -> float:
 
 
 def _checked(value: object, name: str) -> float:
-    # Real: numbers of numpy too. A comparison with NaN is never true.
-    if isinstance(value, Real) and not isinstance(value, bool) and 0.0 <= cast(float, value) <= sys.float_info.max:
-        return float(value)
+    try:
+        # Real: numbers of numpy too.
+        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        number = math.inf
+    # A comparison with NaN is never true.
+    if 0.0 <= number < math.inf:
+        return number
     raise CostError(f"{name} is {value!r}: give a number that is finite and not negative")
 
 
