@@ -10,6 +10,7 @@ from pathlib import Path
 from annopipe.errors import ScheduleError
 from annopipe.scheduling import csv_format
 from annopipe.scheduling.actions import Action
+from annopipe.scheduling.operations import Operation
 from annopipe.scheduling.placement import Placement
 from annopipe.scheduling.programs import Programs
 
@@ -29,6 +30,7 @@ class Schedule:
 
     programs: Programs
     name: str = field(default="", compare=False)
+    operations: tuple[Operation, ...] = ()
 
     @classmethod
     def of(
