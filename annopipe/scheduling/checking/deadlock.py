@@ -5,12 +5,11 @@ too. Combinations start when all their parts can.
 """
 
 from collections.abc import Mapping
-from itertools import chain
 
 from annopipe.errors import ScheduleError
 from annopipe.scheduling.checking.facts import Facts
 from annopipe.scheduling.checking.problem import problem
-from annopipe.scheduling.dependencies import SEVERAL, parts_of, waits
+from annopipe.scheduling.dependencies import parts_of
 from annopipe.scheduling.programs import Programs
 
 __all__ = ["deadlock_error", "no_deadlock"]
@@ -18,42 +17,69 @@ __all__ = ["deadlock_error", "no_deadlock"]
 
 def no_deadlock(facts: Facts) -> None:
     """Raise ScheduleError, with the ranks and actions that wait for each other, when some never run."""
-    blocked = _walk(facts)
+    blocked = _walk(facts, _waits(facts))
     if blocked:
-        stopped = {}
-        for rank, (index, needed) in blocked.items():
-            stopped[rank] = facts.step(rank, index), needed
-        raise deadlock_error(facts.programs, stopped)
+        raise deadlock_error(facts.programs, {rank: _stop(facts, *stop) for rank, stop in blocked.items()})
 
 
-def _walk(facts: Facts) -> dict[int, tuple[int, int]]:
-    """Run every rank as far as it goes; for each that stops short, where (index into flat) and what it waits for."""
-    ends = facts.dependencies.ends
-    needs, several = waits(facts.dependencies, facts.parts, facts.programs.microbatches)
-    # done[-1]: nothing to wait for; done[SEVERAL]: look it up.
-    done = [False] * (len(needs) + 1) + [True]
-    rests = [iter(flat) for flat in facts.flat]
-    held: dict[int, int] = {}  # what each rank that waits stopped at
-    waiting: dict[int, list[int]] = {}  # ranks by the number that they wait for
-    ready = list(range(len(rests)))[::-1]
+def _waits(facts: Facts) -> list[list[tuple[int, int]]]:
+    """For each rank, in its order: position of an action, and position of what it needs from another stage.
+
+    What is needed from an earlier step of the same rank is left out.
+    """
+    placement, begins = facts.programs.placement, facts.begins
+    found: list[list[tuple[int, int]]] = [[] for _ in facts.flat]
+    for source, target in placement.edges:
+        apart = facts.has_messages and placement.rank_of[source] != placement.rank_of[target]
+        pairs = [(target, facts.row("F", target, begins), facts.row("SEND_F" if apart else "F", source))]
+        if facts.has_backward:
+            needed = facts.row("SEND_B", target) if apart else facts.backward(target)
+            pairs.append((source, facts.backward(source, begins), needed))
+        for stage, own, needed in pairs:
+            waits = list(zip(own, needed, strict=True))
+            if placement.rank_of[source] == placement.rank_of[target]:
+                waits = [(at, need) for at, need in waits if need >= at]
+            found[placement.rank_of[stage]] += waits
+    for waits in found:
+        waits.sort()
+    return found
+
+
+def _walk(facts: Facts, waits: list[list[tuple[int, int]]]) -> dict[int, tuple[int, int]]:
+    """Run every rank as far as it goes; for each that stops short, at which position and which one it waits for."""
+    starts = facts.starts
+    rank_at = [rank for rank, flat in enumerate(facts.flat) for rank in [rank] * len(flat)]
+    progress = list(starts[:-1])  # the first position of each rank that has not run
+    rests = [iter(own) for own in waits]
+    waiting: list[list[tuple[int, int]]] = [[] for _ in waits]  # (what it waits for, who waits), by rank
+    blocked: dict[int, tuple[int, int]] = {}
+    ready = list(range(len(waits)))[::-1]
     while ready:
         rank = ready.pop()
-        stopped = held.pop(rank, None)
-        for number in rests[rank] if stopped is None else chain((stopped,), rests[rank]):
-            needed = needs[number]
-            if not done[needed]:
-                if needed == SEVERAL:
-                    needed = next((n for n in several[number] if not done[n]), -1)
-                if needed >= 0:
-                    waiting.setdefault(needed, []).append(rank)
-                    held[rank] = number
-                    break
-            ended = ends[number]
-            done[ended] = True
-            if ended in waiting:
-                ready += waiting.pop(ended)
-    stops = ((rank, needed) for needed, ranks in waiting.items() for rank in ranks)
-    return {rank: (facts.flat[rank].index(held[rank]), needed) for rank, needed in stops}
+        for position, needed in rests[rank]:
+            if needed >= progress[rank_at[needed]]:
+                waiting[rank_at[needed]].append((needed, rank))
+                blocked[rank] = position, needed
+                progress[rank] = position
+                break
+        else:
+            progress[rank] = starts[rank + 1]
+            blocked.pop(rank, None)
+        if waiting[rank]:
+            reached = progress[rank]
+            ready += [other for needed, other in waiting[rank] if needed < reached]
+            waiting[rank] = [wait for wait in waiting[rank] if wait[0] >= reached]
+    return blocked
+
+
+def _stop(facts: Facts, position: int, needed: int) -> tuple[int, int]:
+    """Step, and number of what is waited for there; see `deadlock_error`."""
+    _, step = facts.place_at(position)
+    rank = facts.place_at(needed)[0]
+    number = facts.flat[rank][needed - facts.starts[rank]]
+    numbering = facts.programs.numbering
+    split = numbering.first("I") <= number < numbering.first("W")
+    return step, number - numbering.block if split else number
 
 
 def deadlock_error(programs: Programs, stopped: Mapping[int, tuple[int, int]]) -> ScheduleError:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from annopipe.scheduling.dependencies import Dependencies, dependencies, parts_of
+from annopipe.scheduling.dependencies import parts_of
 from annopipe.scheduling.programs import Programs
 
 __all__ = ["Facts"]
@@ -59,9 +59,15 @@ class Facts:
         return max(self.where[numbering.first("SEND_F") : numbering.base]) >= 0
 
     @cached_property
-    def dependencies(self) -> Dependencies:
-        """What waits for what."""
-        return dependencies(self.programs.placement, self.programs.numbering, messages=self.has_messages)
+    def begins(self) -> list[int]:
+        """As `where`, but the parts of a combination are where the combination is."""
+        if self.flat is self.programs.ranks:
+            return self.where
+        begins = self.where.copy()
+        for number, parts in self.parts.items():
+            for part in parts:
+                begins[part] = self.where[number]
+        return begins
 
     @cached_property
     def extras(self) -> tuple[tuple[tuple[int, int], ...], ...]:
@@ -77,14 +83,14 @@ class Facts:
         """The microbatches that a stage sees."""
         return self.programs.placement.microbatches_of(stage, self.programs.microbatches)
 
-    def row(self, kind: str, stage: int) -> list[int]:
+    def row(self, kind: str, stage: int, positions: list[int] | None = None) -> list[int]:
         """Positions of a kind of action of a stage, for the microbatches that the stage sees."""
         first, seen = self.programs.numbering.first(kind, stage), self.seen(stage)
-        return self.where[first + seen.start : first + seen.stop]
+        return (positions or self.where)[first + seen.start : first + seen.stop]
 
-    def backward(self, stage: int) -> list[int]:
+    def backward(self, stage: int, positions: list[int] | None = None) -> list[int]:
         """Positions of a stage's B, or I where its backward is split."""
-        full, split = self.row("B", stage), self.row("I", stage)
+        full, split = self.row("B", stage, positions), self.row("I", stage, positions)
         if max(split, default=-1) < 0:
             return full
         if max(full, default=-1) < 0:
@@ -93,7 +99,10 @@ class Facts:
 
     def place(self, number: int) -> tuple[int, int]:
         """Rank and step of an action that is done; of the combination of which it is a part."""
-        position = self.where[number]
+        return self.place_at(self.where[number])
+
+    def place_at(self, position: int) -> tuple[int, int]:
+        """Rank and step of a position."""
         rank = bisect_right(self.starts, position) - 1
         return rank, self.step(rank, position - self.starts[rank])
 
@@ -109,9 +118,9 @@ class Facts:
                 return step
         return len(program)
 
-    def text(self, kind: str, stage: int, index: int) -> str:
-        """The text of an action; `index` counts the microbatches that the stage sees."""
-        return f"{stage}{kind}{self.seen(stage)[index]}"
+    def number(self, kind: str, stage: int, index: int) -> int:
+        """The number of an action; `index` counts the microbatches that the stage sees."""
+        return self.programs.numbering.first(kind, stage) + self.seen(stage)[index]
 
 
 def _flat(program: Sequence[int], parts: dict[int, tuple[int, ...]]) -> Sequence[int]:
