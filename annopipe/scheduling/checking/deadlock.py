@@ -17,59 +17,65 @@ __all__ = ["deadlock_error", "no_deadlock"]
 
 def no_deadlock(facts: Facts) -> None:
     """Raise ScheduleError, with the ranks and actions that wait for each other, when some never run."""
-    blocked = _walk(facts, _waits(facts))
+    blocked = _walk(facts)
     if blocked:
         raise deadlock_error(facts.programs, {rank: _stop(facts, *stop) for rank, stop in blocked.items()})
 
 
-def _waits(facts: Facts) -> list[list[tuple[int, int]]]:
-    """For each rank, in its order: position of an action, and position of what it needs from another stage.
+def _waits(facts: Facts) -> list[tuple[list[int], list[int]]]:
+    """For each rank, in its order: positions of actions, and positions of what they need from other stages.
 
     What is needed from an earlier step of the same rank is left out.
     """
     placement, begins = facts.programs.placement, facts.begins
-    found: list[list[tuple[int, int]]] = [[] for _ in facts.flat]
+    found: list[tuple[list[int], list[int]]] = [([], []) for _ in facts.flat]
     for source, target in placement.edges:
-        apart = facts.has_messages and placement.rank_of[source] != placement.rank_of[target]
-        pairs = [(target, facts.row("F", target, begins), facts.row("SEND_F" if apart else "F", source))]
+        apart = placement.rank_of[source] != placement.rank_of[target]
+        sent = apart and facts.has_messages
+        pairs = [(target, facts.row("F", target, begins), facts.row("SEND_F" if sent else "F", source))]
         if facts.has_backward:
-            needed = facts.row("SEND_B", target) if apart else facts.backward(target)
+            needed = facts.row("SEND_B", target) if sent else facts.backward(target)
             pairs.append((source, facts.backward(source, begins), needed))
         for stage, own, needed in pairs:
-            waits = list(zip(own, needed, strict=True))
-            if placement.rank_of[source] == placement.rank_of[target]:
-                waits = [(at, need) for at, need in waits if need >= at]
-            found[placement.rank_of[stage]] += waits
-    for waits in found:
-        waits.sort()
-    return found
+            kept = range(len(own)) if apart else [i for i, at in enumerate(own) if needed[i] >= at]
+            here, there = found[placement.rank_of[stage]]
+            here += [own[i] for i in kept]
+            there += [needed[i] for i in kept]
+    ordered = []
+    for here, there in found:
+        # Flat lists of numbers: tuples by the hundred thousand would keep the garbage collector busy.
+        order = sorted(range(len(here)), key=here.__getitem__)
+        ordered.append(([here[i] for i in order], [there[i] for i in order]))
+    return ordered
 
 
-def _walk(facts: Facts, waits: list[list[tuple[int, int]]]) -> dict[int, tuple[int, int]]:
+def _walk(facts: Facts) -> dict[int, tuple[int, int]]:
     """Run every rank as far as it goes; for each that stops short, at which position and which one it waits for."""
-    starts = facts.starts
+    starts, rank_of = facts.starts, facts.programs.placement.rank_of
+    ranks = range(len(facts.flat))
     rank_at = [rank for rank, flat in enumerate(facts.flat) for rank in [rank] * len(flat)]
+    near: list[set[int]] = [set() for _ in ranks]
+    for source, target in facts.programs.placement.edges:
+        near[rank_of[source]].add(rank_of[target])
+        near[rank_of[target]].add(rank_of[source])
     progress = list(starts[:-1])  # the first position of each rank that has not run
-    rests = [iter(own) for own in waits]
-    waiting: list[list[tuple[int, int]]] = [[] for _ in waits]  # (what it waits for, who waits), by rank
-    blocked: dict[int, tuple[int, int]] = {}
-    ready = list(range(len(waits)))[::-1]
+    pending = [-1] * len(ranks)  # the position that each rank waits for
+    rests = [zip(*waits, strict=True) for waits in _waits(facts)]
+    ready = list(reversed(ranks))
     while ready:
         rank = ready.pop()
         for position, needed in rests[rank]:
             if needed >= progress[rank_at[needed]]:
-                waiting[rank_at[needed]].append((needed, rank))
-                blocked[rank] = position, needed
-                progress[rank] = position
+                progress[rank], pending[rank] = position, needed
                 break
         else:
             progress[rank] = starts[rank + 1]
-            blocked.pop(rank, None)
-        if waiting[rank]:
-            reached = progress[rank]
-            ready += [other for needed, other in waiting[rank] if needed < reached]
-            waiting[rank] = [wait for wait in waiting[rank] if wait[0] >= reached]
-    return blocked
+        start, reached = starts[rank], progress[rank]
+        for other in near[rank]:
+            if start <= pending[other] < reached:
+                pending[other] = -1
+                ready.append(other)
+    return {rank: (progress[rank], pending[rank]) for rank in ranks if pending[rank] >= 0}
 
 
 def _stop(facts: Facts, position: int, needed: int) -> tuple[int, int]:

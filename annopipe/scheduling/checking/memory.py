@@ -32,14 +32,16 @@ def fits_in_memory(facts: Facts, memory: float, costs: ActionCosts) -> None:
         for step, number in enumerate(program):
             if number < computed:
                 kept += change[number // m]
-                if kept <= limit:
-                    continue
-            else:
-                changes = [change[part // m] for part in facts.parts.get(number, ())]
+                released = 0.0
+            elif number in facts.parts:
+                changes = [change[part // m] for part in facts.parts[number]]
                 kept += sum(size for size in changes if size > 0.0)
-                if kept <= limit:
-                    kept += sum(size for size in changes if size < 0.0)
-                    continue
+                released = sum(size for size in changes if size < 0.0)
+            else:
+                continue
+            if kept <= limit:
+                kept += released
+                continue
             raise problem(
                 programs,
                 rank,

@@ -16,7 +16,8 @@ def own_stages_only(facts: Facts) -> None:
         for kind in BLOCKS:
             first = numbering.first(kind, stage)
             where = facts.where[first : first + m]
-            if max(where) < 0 or (min(where) >= start and max(where) < stop):
+            last = max(where)
+            if last < 0 or (last < stop and min(where) >= start):
                 continue
             for number, position in enumerate(where, first):
                 if position >= 0 and not start <= position < stop:
