@@ -1,9 +1,14 @@
 """A pipeline schedule: which rank does what in which order."""
 
+import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
+from annopipe.errors import ScheduleError
+from annopipe.scheduling import csv_format
 from annopipe.scheduling.actions import Action
 from annopipe.scheduling.placement import Placement
 from annopipe.scheduling.programs import Programs
@@ -35,6 +40,56 @@ class Schedule:
         further: `check` does that.
         """
         return cls(Programs.of(placement, microbatches, ranks), name)
+
+    @classmethod
+    def from_csv(
+        cls,
+        path: str | os.PathLike[str],
+        placement: Placement | None = None,
+        *,
+        microbatches: int | None = None,
+        name: str = "",
+    ) -> "Schedule":
+        """Read a file that `to_csv`, or PyTorch, wrote: one row per rank, each cell an action.
+
+        Args:
+            path: the file.
+            placement: which rank holds which stage; None takes it from the rows, and the stages as one chain.
+            microbatches: how many there are; None is those that cells name.
+            name: what tables call the schedule; "" is the file's name.
+
+        Raises ScheduleError for a file that cannot be read, or that is not wholly such rows, with row and column.
+        """
+        try:
+            text = Path(path).read_bytes().decode("utf-8")
+        except (OSError, ValueError) as error:
+            raise ScheduleError(f"cannot read {path}: {error}") from error
+        programs = csv_format.read(text, placement=placement, microbatches=microbatches, source=str(path))
+        return cls(programs, name or Path(path).stem)
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write the actions as PyTorch's pipelining does, one row per rank; makes the folder if it is missing.
+
+        The file has no placement: a schedule whose stages are no chain needs it again to be read.
+
+        >>> import pathlib, tempfile
+        >>> from annopipe.scheduling import placement
+        >>> schedule = Schedule.of(placement.linear(2), 1, [["0F0", "0B0"], ["1F0", "1B0"]])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "naive.csv")
+        ...     schedule.to_csv(path)
+        ...     Schedule.from_csv(path) == schedule
+        True
+        """
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(csv_format.write(self.programs), encoding="utf-8", newline="\n")
+
+    def __repr__(self) -> str:
+        kinds = Counter(self.programs.numbering.kind(number) for program in self.programs.ranks for number in program)
+        counts = " ".join(f"{count} {kind}" for kind, count in kinds.items()) or "no actions"
+        named = f"{self.name}: " if self.name else ""
+        held = f"{self.placement.ranks} ranks, {self.placement.stages} stages, {self.microbatches} microbatches"
+        return f"Schedule({named}{held}; {counts})"
 
     @property
     def placement(self) -> Placement:
