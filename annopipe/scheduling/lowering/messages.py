@@ -108,7 +108,7 @@ class _Posts:
 
 def _ticks(programs: Programs, posts: _Posts) -> dict[int, tuple[int, int]]:
     """Run the programs; the step of each rank that cannot go on, and what it waits for."""
-    numbering, m = programs.numbering, programs.microbatches
+    numbering, m, block = programs.numbering, programs.microbatches, programs.numbering.block
     parts, silent = parts_of(numbering), _parameter_actions(numbering)
     tables = dependencies(programs.placement, numbering)
     ends, (needs, several) = tables.ends, waits(tables, parts, m)
@@ -137,8 +137,9 @@ def _ticks(programs: Programs, posts: _Posts) -> dict[int, tuple[int, int]]:
                     continue
             out[rank].append(number)
             ran.append(rank)
-        active = ran.copy()
-        for rank in ran:
+        active, gradients = ran.copy(), []
+        # Forwards go up the ranks in most placements, gradients down: so ordered, a rank's SEND is in front of RECVs.
+        for rank in reversed(ran):
             number = ranks[rank][at[rank]]
             at[rank] += 1
             for part in parts[number] if number in parts else (number,):
@@ -147,7 +148,12 @@ def _ticks(programs: Programs, posts: _Posts) -> dict[int, tuple[int, int]]:
                 if ended in waiting:
                     active += waiting.pop(ended)
                 if posted[part // m]:
-                    posts.post(rank, part)
+                    if part < block:
+                        posts.post(rank, part)
+                    else:
+                        gradients.append((rank, part))
+        for rank, part in reversed(gradients):
+            posts.post(rank, part)
         active.sort()
     return {rank: (at[rank], needed) for needed, stopped in waiting.items() for rank in stopped}
 
