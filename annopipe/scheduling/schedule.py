@@ -9,7 +9,10 @@ from pathlib import Path
 
 from annopipe.errors import ScheduleError
 from annopipe.scheduling import csv_format
+from annopipe.scheduling.action_costs import ActionCosts
 from annopipe.scheduling.actions import Action
+from annopipe.scheduling.checking.checker import check
+from annopipe.scheduling.lowering.passes import lower
 from annopipe.scheduling.operations import Operation
 from annopipe.scheduling.placement import Placement
 from annopipe.scheduling.programs import Programs
@@ -85,6 +88,39 @@ class Schedule:
         """
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(csv_format.write(self.programs), encoding="utf-8", newline="\n")
+
+    def check(
+        self, *, memory: float | None = None, costs: ActionCosts | None = None, rendezvous: bool = False
+    ) -> None:
+        """Raise ScheduleError, with rank, step and action, when the schedule cannot be run or is not a whole step.
+
+        Args:
+            memory: how much of activations a rank may keep, in the unit of `costs.activation`; None is any amount.
+            costs: what each stage's activation takes; without it one microbatch on one stage takes 1.
+            rendezvous: also ask that both ranks of each pair have their messages in one order.
+
+        >>> from annopipe.scheduling import placement
+        >>> Schedule.of(placement.linear(2), 1, [["0F0", "0B0"], ["1F0", "1B0"]]).check(memory=1)
+        """
+        check(self.programs, memory=memory, costs=costs, rendezvous=rendezvous)
+
+    def lowered(self, *, parameters: bool = False, max_active: int = 3, rendezvous: bool = True) -> "Schedule":
+        """The schedule with messages between ranks, anew when there are some.
+
+        Args:
+            parameters: also UNSHARD, RESHARD and REDUCE_GRAD, for parameters that are sharded over other ranks.
+            max_active: how many stages of a rank may be unsharded at a time.
+            rendezvous: keep one order of messages for each pair of ranks also where stages meet; see `add_messages`.
+
+        Raises ScheduleError when ranks wait for each other.
+
+        >>> from annopipe.scheduling import placement
+        >>> schedule = Schedule.of(placement.linear(2), 1, [["0F0", "0B0"], ["1F0", "1B0"]])
+        >>> [str(action) for action in schedule.lowered().ranks[0]]
+        ['0F0', '0SEND_F0', '0RECV_B0', '0B0']
+        """
+        lowered = lower(self.programs, parameters=parameters, max_active=max_active, rendezvous=rendezvous)
+        return Schedule(lowered, self.name)
 
     def __repr__(self) -> str:
         kinds = Counter(self.programs.numbering.kind(number) for program in self.programs.ranks for number in program)

@@ -1,7 +1,7 @@
 """The library of named schedules.
 
 >>> schedule("1f1b", ranks=2, microbatches=2)
-Schedule(1f1b: 2 ranks, 2 stages, 2 microbatches, 8 actions)
+Schedule(1f1b: 2 ranks, 2 stages, 2 microbatches; 4 F 4 B)
 """
 
 from typing import Any
