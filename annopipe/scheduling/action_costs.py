@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from annopipe.errors import CostError
-from annopipe.scheduling.actions import Action
+from annopipe.scheduling.actions import COMPUTE, Action
 from annopipe.scheduling.numbering import Numbering
 
 __all__ = ["ActionCosts", "PerStage", "table"]
@@ -74,17 +74,16 @@ class ActionCosts:
     def duration(self, action: Action) -> float:
         """The time of one action; messages take none of the rank's own time.
 
-        >>> from annopipe.scheduling.actions import Action
+        >>> from annopipe.scheduling.actions import COMPUTE, Action
         >>> costs = table(F=1.0, I=1.0, W=1.0, FB=2.5)
         >>> costs.duration(Action.parse("(0F1;1B0)OVERLAP_F_B")), costs.duration(Action.parse("(0F1;1W0)OVERLAP"))
         (2.5, 2.0)
         """
         if action.parts:
             return self._combined(action)
-        if action.kind in ("F", "B", "I", "W"):
-            return self.times(action.kind, action.stage, 1 + (action.microbatch or 0))[-1]
-        given = self.operations.get(action.kind, 0.0)
-        return _spread(given, action.kind, action.stage, 1 + (action.microbatch or 0))[-1]
+        if action.kind == "B" and self.B is None:
+            return self._single("I", action) + self._single("W", action)
+        return self._single(action.kind, action)
 
     def activation_of(self, stage: int) -> float:
         """What one microbatch keeps on a stage from its forward to its backward."""
@@ -112,6 +111,13 @@ class ActionCosts:
                     f"{name} has {len(given)} entries and the schedule {numbering.stages} stages; give one number for "
                     "all stages, or one for each"
                 )
+
+    def _single(self, kind: str, action: Action) -> float:
+        given: PerStage = getattr(self, kind) if kind in COMPUTE else self.operations.get(kind, 0.0)
+        stage, microbatch = action.stage, action.microbatch or 0
+        if callable(given):
+            return _checked(given(stage, microbatch), f"{kind} of stage {stage}, microbatch {microbatch}")
+        return _number(given, kind, stage)
 
     def _combined(self, action: Action) -> float:
         found = self.overlap(action) if self.overlap else None

@@ -4,9 +4,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from annopipe.scheduling import simulating
+from annopipe.scheduling.action_costs import ActionCosts
 from annopipe.scheduling.actions import Action
 from annopipe.scheduling.placement import Placement
 from annopipe.scheduling.programs import Programs
+from annopipe.simulation.ranks.timeline import ScheduleTimeline
 
 __all__ = ["Schedule"]
 
@@ -50,3 +53,10 @@ class Schedule:
     def ranks(self) -> tuple[tuple[Action, ...], ...]:
         """The actions of each rank, in order."""
         return tuple(self.programs.actions(rank) for rank in range(self.placement.ranks))
+
+    def simulated(self, costs: ActionCosts | None = None) -> ScheduleTimeline:
+        """When every action runs at these costs; `annopipe.simulate` calls it.
+
+        Raises ScheduleError when the schedule cannot finish, CostError when the costs are of other stages.
+        """
+        return simulating.simulate(self.programs, costs or ActionCosts(), self.name)
