@@ -7,7 +7,6 @@ nothing else, have numbers behind it.
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import compress
 
 from annopipe.scheduling.action_costs import ActionCosts
 from annopipe.scheduling.actions import COMPUTE
@@ -61,18 +60,22 @@ class Tables:
 
     def _find_gradients(self) -> list[Sequence[int]]:
         """For each stage and microbatch the action that makes the gradient of its input: B, or I where there is one."""
-        placement = self._placement
-        done = [set(program) for program in self._programs.ranks]
+        done = [False] * self._numbering.base
+        for program in self._programs.ranks:
+            for number in program:
+                if number < len(done):
+                    done[number] = True
         for parts in self.parts.values():
             for part in parts:
-                done[placement.rank_of[part % self._numbering.block // self._numbering.microbatches]].add(part)
+                done[part] = True
         found: list[Sequence[int]] = []
-        for stage, rank in enumerate(placement.rank_of):
+        for stage in range(self._placement.stages):
             whole, split = self._numbers("B", stage), self._numbers("I", stage)
-            if done[rank].isdisjoint(split):
-                found.append(whole)
+            splits = done[split.start : split.stop]
+            if any(splits):
+                found.append([i if is_split else b for b, i, is_split in zip(whole, split, splits, strict=True)])
             else:
-                found.append([i if i in done[rank] else b for b, i in zip(whole, split, strict=True)])
+                found.append(whole)
         return found
 
     def _fill_stage(self, stage: int) -> None:
@@ -167,11 +170,11 @@ class Tables:
         programs, numbering = self._programs.ranks, self._numbering
         start, end = numbering.first("SEND_F"), numbering.base
         if any(start <= number < end for program in programs for number in program):
-            counts = bytearray(b"\1") * numbering.size
+            stays = [True] * numbering.size
             for kind in ("RECV_F", "RECV_B"):
                 received = numbering.first(kind)
-                counts[received : received + numbering.block] = bytes(numbering.block)
-            found = [list(compress(program, map(counts.__getitem__, program))) for program in programs]
+                stays[received : received + numbering.block] = [False] * numbering.block
+            found = [[number for number in program if stays[number]] for program in programs]
         else:
             found = [self._implied(program) for program in programs]
         return [self._all_messages(program) for program in found] if self._copies else found

@@ -1,6 +1,6 @@
 """Event simulation: when everything runs, which communication is hidden, and what holds the rest.
 
-Of one rank's program in detail; of many ranks that run a schedule, action by action, in `ranks`. Plain Python, no torch.
+Of one rank's program in detail; of many ranks that run a schedule in `ranks`. Plain Python, no torch.
 
 >>> from annopipe.simulation import Network, Task, run
 >>> program = [

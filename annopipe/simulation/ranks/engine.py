@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from annopipe.errors import ScheduleError
-from annopipe.simulation.ranks.programs import COMPUTATION, RankPrograms
+from annopipe.simulation.ranks.programs import COMPUTATION, GROUP, RankPrograms
 
 __all__ = ["run"]
 
@@ -28,79 +28,82 @@ def run(programs: RankPrograms) -> tuple[list[float], list[float]]:
     """
     durations, first, second, link = programs.durations, programs.first, programs.second, programs.link
     latencies, parts = programs.latencies, programs.parts
-    starts = [0.0] * len(durations)
-    ends = [*[-1.0] * len(durations), 0.0]
-    free = [0.0] * len(programs.links)
-    # The ranks that wait for an action are a linked list: its head by action, the next one by rank.
-    waiting, next_waiting = [-1] * len(durations), [-1] * len(programs.ranks)
-    clock = [0.0] * len(programs.ranks)
-    held: list[tuple[int, ...]] = [()] * len(programs.ranks)  # the action at which a rank waits
     rest = [iter(program) for program in programs.ranks]
-    ready = [*range(len(programs.ranks))]
+    starts = [0.0] * len(durations)
+    # An end below 0: not ended yet. The ranks that wait for it are a linked list, with -2 - rank for a rank and -1 for
+    # its end: the head stands in place of the end, the next ones by rank in next_waiting.
+    ends = [-1.0] * len(durations)
+    ends.append(0.0)
+    free, clock, next_waiting = [0.0] * len(programs.links), [0.0] * len(rest), [-1.0] * len(rest)
+    held: list[tuple[int, ...]] = [()] * len(rest)  # the action at which a rank waits
+    ready = [*range(len(rest))]
     while ready:
         rank = ready.pop()
         now = clock[rank]
         for number in chain(held[rank], rest[rank]):
-            missing = first[number]
-            at = ends[missing]
-            if at > now:
-                now = at
-            elif at < 0.0:
-                break
-            missing = second[number]
-            at = ends[missing]
-            if at > now:
-                now = at
-            elif at < 0.0:
-                break
             line = link[number]
-            if line == COMPUTATION:
-                starts[number] = now
-                ends[number] = now = now + durations[number]
-            elif line >= 0:
+            if line >= 0:
+                missing = first[number]
+                if ends[missing] < 0.0:
+                    break
                 at = free[line]
-                starts[number] = at = max(now, at)
+                if at < now:  # noqa: PLR1730 - max() is a call, and this runs 100,000 times
+                    at = now
+                starts[number] = at
                 free[line] = at = at + durations[number]
+                woken = ends[number]
                 ends[number] = at + latencies[line]
             else:
-                at, missing = _inputs(programs, ends, number)
-                now = max(now, at)
-                if missing >= 0:
+                if line == COMPUTATION:
+                    missing = first[number]
+                    at = ends[missing]
+                    if at > now:
+                        now = at
+                    elif at < 0.0:
+                        break
+                    missing = second[number]
+                    at = ends[missing]
+                else:
+                    at, missing = _inputs(programs, ends, number)
+                if at > now:
+                    now = at
+                elif at < 0.0:
                     break
                 starts[number] = now
+                woken = ends[number]
                 ends[number] = now = now + durations[number]
-                for part in parts.get(number, ()):
-                    starts[part], ends[part] = starts[number], now
-                    _wake(part, waiting, next_waiting, ready)
-            woken = waiting[number]
-            while woken >= 0:
-                ready.append(woken)
-                woken = next_waiting[woken]
+                if line == GROUP:
+                    for part in parts.get(number, ()):
+                        _wake(ends[part], next_waiting, ready)
+                        starts[part], ends[part] = starts[number], now
+            if woken < -1.0:
+                _wake(woken, next_waiting, ready)
         else:
             held[rank] = ()
             continue
         clock[rank], held[rank] = now, (number,)
-        next_waiting[rank], waiting[missing] = waiting[missing], rank
+        next_waiting[rank], ends[missing] = ends[missing], -2.0 - rank
     if any(held):
         raise ScheduleError(_stuck(programs, ends, held))
     return starts, ends
 
 
+def _wake(woken: float, next_waiting: Sequence[float], ready: list[int]) -> None:
+    while woken < -1.0:
+        rank = int(-2.0 - woken)
+        ready.append(rank)
+        woken = next_waiting[rank]
+
+
 def _inputs(programs: RankPrograms, ends: Sequence[float], number: int) -> tuple[float, int]:
-    """When all inputs so far are there, and the first that is missing; -1 when none is."""
+    """When all inputs are there; before that -1.0 and the first that is missing."""
     latest = 0.0
     for before in programs.inputs(number):
-        if ends[before] < 0.0:
-            return latest, before
-        latest = max(latest, ends[before])
+        at = ends[before]
+        if at < 0.0:
+            return -1.0, before
+        latest = max(latest, at)
     return latest, -1
-
-
-def _wake(number: int, waiting: Sequence[int], next_waiting: Sequence[int], ready: list[int]) -> None:
-    woken = waiting[number]
-    while woken >= 0:
-        ready.append(woken)
-        woken = next_waiting[woken]
 
 
 def _stuck(programs: RankPrograms, ends: Sequence[float], held: Sequence[tuple[int, ...]]) -> str:
@@ -114,10 +117,9 @@ def _stuck(programs: RankPrograms, ends: Sequence[float], held: Sequence[tuple[i
             where = (
                 f"which rank {owner[missing]} has not reached" if owner.get(missing, -1) >= 0 else "which no rank does"
             )
-            lines.append(
-                f"rank {rank}, step {list(programs.ranks[rank]).index(number)}: {programs.label(number).text} waits for "
-                f"{programs.label(missing).text}, {where}"
-            )
+            step = list(programs.ranks[rank]).index(number)
+            what, whom = programs.label(number).text, programs.label(missing).text
+            lines.append(f"rank {rank}, step {step}: {what} waits for {whom}, {where}")
     more = [f"and {len(lines) - _NAMED} more ranks"] if len(lines) > _NAMED else []
     name = f"schedule {programs.name!r}" if programs.name else "the schedule"
     return "\n  ".join(
