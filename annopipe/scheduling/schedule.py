@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from annopipe.errors import ScheduleError
-from annopipe.scheduling import csv_format
+from annopipe.scheduling import csv_format, simulating
 from annopipe.scheduling.action_costs import ActionCosts
 from annopipe.scheduling.actions import Action
 from annopipe.scheduling.checking.checker import check
@@ -16,6 +16,7 @@ from annopipe.scheduling.lowering.passes import lower
 from annopipe.scheduling.operations import Operation
 from annopipe.scheduling.placement import Placement
 from annopipe.scheduling.programs import Programs
+from annopipe.simulation.ranks.timeline import ScheduleTimeline
 
 __all__ = ["Schedule"]
 
@@ -120,7 +121,7 @@ class Schedule:
         ['0F0', '0SEND_F0', '0RECV_B0', '0B0']
         """
         lowered = lower(self.programs, parameters=parameters, max_active=max_active, rendezvous=rendezvous)
-        return Schedule(lowered, self.name)
+        return Schedule(lowered, self.name, self.operations)
 
     def __repr__(self) -> str:
         kinds = Counter(self.programs.numbering.kind(number) for program in self.programs.ranks for number in program)
@@ -143,3 +144,10 @@ class Schedule:
     def ranks(self) -> tuple[tuple[Action, ...], ...]:
         """The actions of each rank, in order."""
         return tuple(self.programs.actions(rank) for rank in range(self.placement.ranks))
+
+    def simulated(self, costs: ActionCosts | None = None) -> ScheduleTimeline:
+        """When every action runs at these costs; `annopipe.simulate` calls it.
+
+        Raises ScheduleError when the schedule cannot finish, CostError when the costs are of other stages.
+        """
+        return simulating.simulate(self.programs, costs or ActionCosts(), self.name)

@@ -17,14 +17,16 @@ from annopipe.simulation.viewer_data import viewer_data
 from annopipe.simulation.wording import seconds_text
 
 if TYPE_CHECKING:
-    from annopipe.simulation.timeline import Timeline
+    from annopipe.simulation.program_timeline import ProgramTimeline
 
 __all__ = ["page", "write"]
 
 _STALLS, _SYNCS = 12, 12
 
 
-def write(path: str | PathLike[str], timelines: Mapping[str, "Timeline"], title: str = "annopipe timeline") -> None:
+def write(
+    path: str | PathLike[str], timelines: Mapping[str, "ProgramTimeline"], title: str = "annopipe timeline"
+) -> None:
     """Write a page that shows timelines below each other on one time scale, each with its table.
 
     >>> import pathlib, tempfile
@@ -38,7 +40,7 @@ def write(path: str | PathLike[str], timelines: Mapping[str, "Timeline"], title:
     Path(path).write_text(page(timelines, title), encoding="utf-8")
 
 
-def page(timelines: Mapping[str, "Timeline"], title: str) -> str:
+def page(timelines: Mapping[str, "ProgramTimeline"], title: str) -> str:
     """The page as text: `viewer.html` with its @@NAMES@@ filled in."""
     parts = {
         "TITLE": escape(title),
@@ -52,7 +54,7 @@ def page(timelines: Mapping[str, "Timeline"], title: str) -> str:
     return re.sub(r"@@([A-Z]+)@@", lambda match: parts[match[1]], template)
 
 
-def _drawing(number: int, name: str, timeline: "Timeline") -> str:
+def _drawing(number: int, name: str, timeline: "ProgramTimeline") -> str:
     """Heading, key numbers, and the canvas that the viewer draws on."""
     chips = [*key_numbers(timeline), ("bubble", f"{timeline.bubble:.0%}")]
     if timeline.comm_time:
@@ -68,7 +70,7 @@ def _drawing(number: int, name: str, timeline: "Timeline") -> str:
 """
 
 
-def _tables(name: str, timeline: "Timeline") -> str:
+def _tables(name: str, timeline: "ProgramTimeline") -> str:
     tables = _regions(timeline) + _stalls(timeline) + _syncs(timeline)
     head = f'<div class="head">{_heading(name)}</div>\n' if name else ""
     return f'<section>\n{head}<div class="tables">\n{tables}</div>\n</section>\n' if tables else ""
@@ -78,7 +80,7 @@ def _heading(name: str) -> str:
     return f"<h2>{escape(name)}</h2>" if name else ""
 
 
-def _regions(timeline: "Timeline") -> str:
+def _regions(timeline: "ProgramTimeline") -> str:
     if not timeline.regions:
         return ""
     longest = max(region.comm for region in timeline.regions) or 1.0
@@ -96,7 +98,7 @@ def _regions(timeline: "Timeline") -> str:
     return _table("communication", "regions", head, rows)
 
 
-def _stalls(timeline: "Timeline") -> str:
+def _stalls(timeline: "ProgramTimeline") -> str:
     stalls = sorted(timeline.stalls, key=lambda stall: -stall.seconds)
     if not stalls:
         return ""
@@ -111,7 +113,7 @@ def _stalls(timeline: "Timeline") -> str:
     return _table(caption, "stalls", head, rows)
 
 
-def _syncs(timeline: "Timeline") -> str:
+def _syncs(timeline: "ProgramTimeline") -> str:
     syncs = sorted(timeline.host_syncs, key=lambda sync: -sync.blocked)
     if not syncs:
         return ""

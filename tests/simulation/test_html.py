@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from annopipe.simulation import Network, Task, Timeline, html, run
+from annopipe.simulation import Network, ProgramTimeline, Task, html, run
 from annopipe.simulation.wording import seconds_text
 from tests.simulation.programs import overlapped
 
@@ -39,7 +39,7 @@ class Outline(HTMLParser):
         (self.scripts if self.open and self.open[-1] == "script" else self.text).append(data)
 
 
-def nasty() -> Timeline:
+def nasty() -> ProgramTimeline:
     return run(
         [
             Task(NASTY, "launch", 2.0, NASTY, NASTY, NASTY, queue=NASTY),

@@ -26,7 +26,7 @@ from annopipe.simulation.picture.lettering import Lettering
 from annopipe.simulation.wording import one_line, seconds_text
 
 if TYPE_CHECKING:
-    from annopipe.simulation.timeline import Timeline
+    from annopipe.simulation.program_timeline import ProgramTimeline
 
 __all__ = ["draw", "save"]
 
@@ -38,13 +38,13 @@ _HEAD, _TICKS, _NOTE, _SPACE = 0.3, 0.26, 0.18, 0.22
 _FONT = 8.5
 
 
-def save(path: str | PathLike[str], timelines: Mapping[str, "Timeline"], title: str) -> None:
+def save(path: str | PathLike[str], timelines: Mapping[str, "ProgramTimeline"], title: str) -> None:
     """Draw timelines and write the picture as PNG."""
     with style.context(["default", {"hatch.linewidth": 0.6}]):
         draw(timelines, title).savefig(path, format="png", dpi=_DPI, metadata={"Software": None})
 
 
-def draw(timelines: Mapping[str, "Timeline"], title: str) -> Figure:
+def draw(timelines: Mapping[str, "ProgramTimeline"], title: str) -> Figure:
     """The picture as a figure; it gets wider with the number of bars, up to a limit.
 
     >>> from annopipe.simulation import Task, run
