@@ -39,8 +39,10 @@ class _Search:
 
     @cached_property
     def places(self) -> dict[int, Place]:
-        ranks = enumerate(self.programs.ranks)
-        return {number: (rank, step) for rank, program in ranks for step, number in enumerate(program)}
+        """Where each action is; a part is where its combination is."""
+        ranks, parts = enumerate(self.programs.ranks), self.programs.parts
+        found = {number: (rank, step) for rank, program in ranks for step, number in enumerate(program)}
+        return found | {part: found[number] for number in parts if number in found for part in parts[number]}
 
     def number(self, place: Place) -> int:
         rank, step = place
