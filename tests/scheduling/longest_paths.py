@@ -45,7 +45,7 @@ class LongestPaths:
         after = [("I" if ("I", s, microbatch) in self.place else "B", s) for s in self.placement.successors[stage]]
         return [*own, *(((made, s, microbatch), stage) for made, s in after)]
 
-    @cache
+    @cache  # noqa: B019 - the object lives as long as a test
     def start(self, rank: int, step: int) -> Fraction:
         before = self.end(rank, step - 1) if step else Fraction(0)
         arrivals = [self.arrival(sent) for key in keys(self.schedule.ranks[rank][step]) for sent in self.inputs(key)]
@@ -59,7 +59,7 @@ class LongestPaths:
         local = self.placement.rank_of[stage] == self.placement.rank_of[target]
         return self.end(*self.place[sent[0]]) if local else self.on_link(sent)[1] + Fraction(self.costs.latency)
 
-    @cache
+    @cache  # noqa: B019
     def on_link(self, sent: Sent) -> tuple[Fraction, Fraction]:
         key, target = sent
         line = self.queue[self.placement.rank_of[key[1]], self.placement.rank_of[target]]
