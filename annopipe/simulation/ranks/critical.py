@@ -17,12 +17,12 @@ def path(programs: RankPrograms, starts: Sequence[float], ends: Sequence[float])
 
     Where several things held an action up until the same moment, the path stays on the rank.
     """
-    search = _Search(programs, starts, ends)
+    search, own = _Search(programs, starts, ends), programs.own
     found: list[tuple[int, int]] = []
     place = search.last()
     while place is not None:
         rank, number = place[0], search.number(place)
-        if programs.link[number] < 0:
+        if programs.link[number] < 0 or programs.link[number] in own:
             found.append((rank, number))
         elif ends[number] > starts[number]:
             found.append((-1, number))
@@ -49,10 +49,11 @@ class _Search:
         return self.programs.ranks[rank][step]
 
     def last(self) -> Place | None:
-        """The computation that ends last."""
-        computations = (n for n in self.places if self.programs.link[n] < 0)
+        """What ends last, of all but messages."""
+        link, own = self.programs.link, self.programs.own
+        candidates = (n for n in self.places if link[n] < 0 or link[n] in own)
         # Of equal ends the one that a rank runs last: those before it take no time.
-        number = max(computations, key=lambda n: (self.ends[n], self.places[n][1]), default=None)
+        number = max(candidates, key=lambda n: (self.ends[n], self.places[n][1]), default=None)
         return None if number is None else self.places[number]
 
     def causes(self, place: Place) -> Iterator[Place]:
