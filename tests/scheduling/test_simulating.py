@@ -5,6 +5,8 @@ from hypothesis import strategies as st
 import annopipe as ap
 from annopipe.errors import CostError, ScheduleError
 from annopipe.scheduling.actions import Action
+from annopipe.scheduling.operations import Operation, insert_operations
+from annopipe.scheduling.programs import Programs
 from tests.scheduling.longest_paths import LongestPaths, keys
 from tests.scheduling.random_schedules import costs_for, schedules, with_messages
 
@@ -180,3 +182,46 @@ def test_duration_of_an_action_asks_a_function_once():
     costs = ap.costs.table(I=lambda stage, microbatch: asked.append((stage, microbatch)) or 1.0, W=0.5)
     assert costs.duration(Action("B", 1, 7)) == 1.5
     assert asked == [(1, 7)]
+
+
+def with_operations(*operations: Operation) -> ap.Schedule:
+    plain = ap.Schedule.of(ap.placement.linear(1), 2, [["0F0", "0F1", "0B0", "0B1"]])
+    programs = plain.programs
+    numbering, ranks = insert_operations(plain.placement, programs.numbering, programs.ranks, operations)
+    return ap.Schedule(Programs.numbered(plain.placement, numbering, ranks), "offload", operations)
+
+
+def test_an_operation_on_the_rank_takes_its_time_there():
+    timeline = ap.simulate(with_operations(Operation("RECOMPUTE", before="B", time=0.5)))
+    assert [(s.text, s.end) for s in timeline.spans[0]][2:] == [
+        ("0RECOMPUTE0", 2.5),
+        ("0B0", 4.5),
+        ("0RECOMPUTE1", 5.0),
+        ("0B1", 7.0),
+    ]
+
+
+def test_costs_of_operations_replace_the_time_that_they_came_with():
+    schedule = with_operations(Operation("RECOMPUTE", before="B", time=0.5))
+    assert ap.simulate(schedule, ap.costs.table(operations={"RECOMPUTE": 1.0})).makespan == 8.0
+
+
+def test_an_offload_runs_beside_and_what_it_brings_back_is_waited_for():
+    schedule = with_operations(
+        Operation("OFFLOAD", after="F", time=0.5, resource="copy", memory=-0.75),
+        Operation("RELOAD", before="B", time=1.5, resource="copy", memory=0.75),
+    )
+    timeline = ap.simulate(schedule)
+    assert [(s.text, s.start, s.end) for s in timeline.beside[0]] == [
+        ("0OFFLOAD0", 1.0, 1.5),
+        ("0OFFLOAD1", 2.0, 2.5),
+        ("0RELOAD0", 2.5, 4.0),
+        ("0RELOAD1", 6.0, 7.5),
+    ]
+    assert [(s.text, s.start, s.end) for s in timeline.spans[0]][2:] == [("0B0", 4.0, 6.0), ("0B1", 7.5, 9.5)]
+    assert timeline.memory[0] == ((0.0, 1.0), (1.0, 2.0), (1.5, 1.25), (6.0, 1.0), (9.5, 0.0))
+
+
+def test_an_operation_once_per_stage_holds_up_the_first_forward():
+    schedule = with_operations(Operation("FETCH", before="F", per="stage", time=3.0, resource="copy"))
+    assert [(s.text, s.start) for s in ap.simulate(schedule).spans[0]][:2] == [("0F0", 3.0), ("0F1", 4.0)]

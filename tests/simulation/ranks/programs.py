@@ -17,7 +17,9 @@ class Written:
     needs: Mapping[str, str] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     parts: Mapping[str, str] = field(default_factory=dict)
-    links: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # of the messages
+    links: Mapping[str, tuple[int, int]] = field(
+        default_factory=dict
+    )  # of the messages; a resource is a link from a rank to itself
     latency: float = 0.0
     keeps: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     parameters: Sequence[float] = ()
@@ -44,7 +46,7 @@ class Written:
             second=[(*inputs, -1, -1)[1] for inputs in needs],
             link=[ends.index(self.links[name]) if name in self.links else sort[n] for n, name in enumerate(names)],
             links=ends,
-            latencies=[self.latency] * len(ends),
+            latencies=[0.0 if sender == receiver else self.latency for sender, receiver in ends],
             label=lambda n: Label(names[n], "F", 0, None, 0, tuple(self.parts.get(names[n], "").split())),
             more=more,
             parts=parts,
@@ -81,10 +83,10 @@ def written(draw: st.DrawFn) -> Written:
         name = f"{sort}{number}"
         local = [n for n in ranks[rank] if n not in links]
         if sort == "send":
-            if count == 1 or not local:
+            if not local:
                 continue
             needs[name] = draw(st.sampled_from(local))
-            links[name] = rank, draw(st.sampled_from([other for other in range(count) if other != rank]))
+            links[name] = rank, draw(st.integers(0, count - 1))
             made.append(name)
         else:
             singles = [f"{name}.{index}" for index in range(draw(st.integers(1, 3)))] if sort == "combine" else [name]

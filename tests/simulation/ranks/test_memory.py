@@ -37,7 +37,8 @@ def test_parameters_alone_are_memory_too():
 
 @given(written(), st.data())
 def test_the_largest_step_is_the_peak_and_steps_are_in_order(subject, data):
-    names = {name for rank in subject.ranks for name in rank.split()} - set(subject.links)
+    messages = {name for name, (sender, receiver) in subject.links.items() if sender != receiver}
+    names = {name for rank in subject.ranks for name in rank.split()} - messages
     changes = st.tuples(EIGHTHS, EIGHTHS.map(lambda n: -n))
     subject.keeps = {name: data.draw(changes) for name in sorted(names)}
     subject.parameters = [1.0] * len(subject.ranks)
@@ -46,3 +47,11 @@ def test_the_largest_step_is_the_peak_and_steps_are_in_order(subject, data):
         assert max(amount for _, amount in steps) == peak
         assert [time for time, _ in steps] == sorted(time for time, _ in steps)
         assert all(before != after for before, after in pairwise(steps))
+
+
+def test_what_runs_beside_the_computation_counts_when_it_ends():
+    keeps = {"a": (4.0, 0.0), "x": (0.0, -3.0), "b": (2.0, 0.0), "c": (1.0, 0.0)}
+    subject = Written(["a x b c"], {"x": "a"}, {"x": 1.5}, links={"x": (0, 0)}, keeps=keeps)
+    timeline = subject.timeline()
+    assert timeline.memory == (((0.0, 4.0), (1.0, 6.0), (2.0, 7.0), (2.5, 4.0)),)
+    assert timeline.activations == (7.0,)

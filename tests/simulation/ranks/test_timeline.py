@@ -77,8 +77,10 @@ def test_makespan_and_idle_times_agree_with_the_longest_path(subject):
     timeline = subject.timeline()
     reference = longest_paths(timeline.programs)
     own = [[reference[n] for n in numbers] for numbers in timeline.computations]
-    assert timeline.makespan == max((end for times in own for _, end in times), default=0)
-    assert timeline.window == max((times[-1][1] - times[0][0] for times in own if times), default=0)
+    both = [times + [reference[n] for n in beside] for times, beside in zip(own, timeline.operations, strict=True)]
+    assert timeline.makespan == max((end for times in both for _, end in times), default=0)
+    windows = [max(end for _, end in times) - min(start for start, _ in times) for times in both if times]
+    assert timeline.window == max(windows, default=0)
     busy = [sum(end - start for start, end in times) for times in own]
     assert list(timeline.busy) == busy
     assert timeline.idle == timeline.makespan - min(busy)
@@ -146,3 +148,23 @@ def test_exposed_communication_is_within_idle_time(subject):
         assert 0.0 <= exposed <= timeline.makespan - busy
     if not timeline.messages:
         assert timeline.exposed_comm == 0.0
+
+
+def test_an_operation_on_a_resource_runs_beside_the_computation():
+    subject = Written(
+        ["a x y b c"], {"x": "a", "y": "a", "c": "x"}, {"x": 3.0, "y": 4.0}, links={"x": (0, 0), "y": (0, 0)}
+    )
+    timeline = subject.timeline()
+    assert [(span.text, span.start, span.end) for span in timeline.spans[0]] == [
+        ("a", 0.0, 1.0),
+        ("b", 1.0, 2.0),
+        ("c", 4.0, 5.0),
+    ]
+    assert [(span.text, span.start, span.end) for span in timeline.beside[0]] == [("x", 1.0, 4.0), ("y", 4.0, 8.0)]
+    assert (timeline.makespan, timeline.window, timeline.busy) == (8.0, 8.0, (3.0,))
+    assert [entry.text for entry in timeline.critical_path] == ["a", "x", "y"]
+
+
+def test_a_resource_carries_no_messages():
+    timeline = Written(["a x b"], {"x": "a", "b": "x"}, {"x": 3.0}, links={"x": (0, 0)}).timeline()
+    assert (timeline.messages, timeline.message_count, timeline.comm_time, timeline.exposed_comm) == ((), 0, 0.0, 0.0)
