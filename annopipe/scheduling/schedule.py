@@ -55,6 +55,7 @@ class Schedule:
         *,
         microbatches: int | None = None,
         name: str = "",
+        operations: Sequence[Operation] = (),
     ) -> "Schedule":
         """Read a file that `to_csv`, or PyTorch, wrote: one row per rank, each cell an action.
 
@@ -63,6 +64,7 @@ class Schedule:
             placement: which rank holds which stage; None takes it from the rows, and the stages as one chain.
             microbatches: how many there are; None is those that cells name.
             name: what tables call the schedule; "" is the file's name.
+            operations: what operations of users need; the file only names them.
 
         Raises ScheduleError for a file that cannot be read, or that is not wholly such rows, with row and column.
         """
@@ -71,12 +73,13 @@ class Schedule:
         except (OSError, ValueError) as error:
             raise ScheduleError(f"cannot read {path}: {error}") from error
         programs = csv_format.read(text, placement=placement, microbatches=microbatches, source=str(path))
-        return cls(programs, name or Path(path).stem)
+        return cls(programs, name or Path(path).stem, tuple(operations))
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the actions as PyTorch's pipelining does, one row per rank; makes the folder if it is missing.
 
-        The file has no placement: a schedule whose stages are no chain needs it again to be read.
+        The file has no placement and no operations: a schedule with stages that are no chain, or with operations of
+        users, needs them again to be read.
 
         >>> import pathlib, tempfile
         >>> from annopipe.scheduling import placement

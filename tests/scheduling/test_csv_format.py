@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from annopipe.errors import ScheduleError
 from annopipe.scheduling import csv_format, placement
+from annopipe.scheduling.operations import Operation
 from annopipe.scheduling.programs import Programs
 from annopipe.scheduling.schedule import Schedule
 from tests.scheduling.strategies import programs
@@ -179,3 +180,12 @@ def test_a_schedule_is_described_in_a_line() -> None:
     assert repr(Schedule.of(placement.linear(2), 1, [[], []])) == (
         "Schedule(2 ranks, 2 stages, 1 microbatches; no actions)"
     )
+
+
+def test_operations_of_users_are_named_in_the_file_and_said_again_when_it_is_read(tmp_path) -> None:
+    offload = Operation("OFFLOAD", after="F")
+    rows = [["0F0", "0OFFLOAD0", "0B0"]]
+    schedule = Schedule(made(rows, 1), operations=(offload,))
+    schedule.to_csv(tmp_path / "offload.csv")
+    assert Schedule.from_csv(tmp_path / "offload.csv", operations=[offload]) == schedule
+    assert Schedule.from_csv(tmp_path / "offload.csv").programs == schedule.programs

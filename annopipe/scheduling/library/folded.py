@@ -35,12 +35,14 @@ def _v_half(ranks: int, microbatches: int) -> ScheduleSpec:
 
 
 def _v_min(ranks: int, microbatches: int) -> ScheduleSpec:
-    # One block repeats every six passes: a microbatch goes down and up the V without waiting, one pass a rank.
+    # One block repeats every six passes: a microbatch goes down and up the V without waiting, one pass a rank. Where the
+    # passes of a rank would fall on each other (p divisible by 3), the way back starts one pass later.
     return ScheduleSpec(
         placement.v(ranks),
         microbatches,
         priority=("I", "F", "W"),
-        in_order=(("F", "s + 6*k"), ("I", "4*p - 1 - s + 6*k")),
+        in_order=(("F", "s + 6*k"), ("I", "4*p - 1 - s + (p % 3 == 0) + 6*k")),
+        memory=2.0 * ((ranks + 1) // 3 + 1),
     )
 
 
@@ -64,7 +66,7 @@ def _dualpipev(ranks: int, microbatches: int) -> ScheduleSpec:
 
 
 def _wave(ranks: int, microbatches: int, chunks: int) -> ScheduleSpec:
-    return ScheduleSpec(placement.wave(ranks, chunks), microbatches, priority=("B", "F"), in_flight="p*v")
+    return ScheduleSpec(placement.wave(ranks, chunks), microbatches, priority=("F", "B"), in_flight="p*v")
 
 
 ENTRIES = (
@@ -84,7 +86,7 @@ ENTRIES = (
         "A V with half the activation memory of 1F1B.",
         "memory is short, and the bubble should stay small",
         "Qi et al., Pipeline Parallelism with Controllable Memory, 2024",
-        peak="p/2+1",
+        peak="p//2+1",
     ),
     Entry(
         "v-min",
@@ -92,7 +94,7 @@ ENTRIES = (
         "A V with the least activation memory, a third of that of 1F1B.",
         "memory is what limits the model",
         "Qi et al., Pipeline Parallelism with Controllable Memory, 2024",
-        peak="about p/3+1",
+        peak="(p+1)//3+1",
     ),
     Entry(
         "dualpipev",

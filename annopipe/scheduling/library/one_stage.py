@@ -110,7 +110,7 @@ ENTRIES = (
         "evaluation and inference",
         "every pipeline",
         bubble="(p-1)F",
-        peak="m",
+        peak="1",
         aliases=("ScheduleForwardOnly",),
     ),
 )
