@@ -6,7 +6,6 @@ import sys
 
 from click.testing import CliRunner
 
-import annopipe as ap
 from annopipe.scheduling.library import schedule
 from benchmarks.schedules import command
 
@@ -19,7 +18,7 @@ def test_every_step_of_every_schedule_is_timed_in_every_round() -> None:
     assert [row["name"] for row in found["schedules"]] == ["gpipe", "zb-h1"]
     for row in found["schedules"]:
         assert {len(row[step]) for step in ("build", "lower", "check", "simulate", "both")} == {2}
-        lowered: ap.Schedule = schedule(row["name"], 2, 4).lowered()
+        lowered = schedule(row["name"], 2, 4).lowered()
         assert row["lowered_actions"] == sum(map(len, lowered.ranks))
 
 
