@@ -1,9 +1,9 @@
 """Programs as text, one row a rank and one column a step, with an arrow at the places that an error is about.
 
-                step 0   step 1   step 2
-       rank 0   0F0      0B0      0F1
-    -> rank 1   1F0      1F0      1B0
-                         ^
+            step 0   step 1   step 2
+   rank 0   0F0      0B0      0F1
+-> rank 1   1F0      1F0      1B0
+                     ^
 """
 
 from collections.abc import Iterable, Sequence

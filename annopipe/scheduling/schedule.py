@@ -87,9 +87,7 @@ class Schedule:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(csv_format.write(self.programs), encoding="utf-8", newline="\n")
 
-    def check(
-        self, *, memory: float | None = None, costs: ActionCosts | None = None, rendezvous: bool = False
-    ) -> None:
+    def check(self, *, memory: float | None = None, costs: ActionCosts | None = None, rendezvous: bool = False) -> None:
         """Raise ScheduleError, with rank, step and action, when the schedule cannot be run or is not a whole step.
 
         Args:

@@ -50,11 +50,16 @@ def _none(facts: Facts, kind: str, stage: int, where: list[int]) -> None:
         return
     number = facts.number(kind, stage, next(index for index, position in enumerate(where) if position >= 0))
     way = "to" if kind.startswith("SEND") else "from"
-    why = f"there is no stage on another rank {way} which it goes" if way == "to" else "no stage on another rank sends it"
+    why = (
+        f"there is no stage on another rank {way} which it goes" if way == "to" else "no stage on another rank sends it"
+    )
     if kind.endswith("B") and not facts.has_backward:
         why = "the schedule has no backward"
     raise problem(
-        facts.programs, *facts.place(number), f"{facts.programs.numbering.text(number)} has no partner: {why}", "drop it"
+        facts.programs,
+        *facts.place(number),
+        f"{facts.programs.numbering.text(number)} has no partner: {why}",
+        "drop it",
     )
 
 
