@@ -26,8 +26,8 @@ class Run:
 
     def __init__(self, where, microbatches, *, forward_only, split) -> None:
         self.where, self.microbatches = where, microbatches
-        self.rows = [[] for _ in range(where.ranks)]
-        self.done = set()
+        self.rows: list = [[] for _ in range(where.ranks)]
+        self.done: set = set()
         seen = {stage: where.microbatches_of(stage, microbatches) for stage in range(where.stages)}
         self.open = {("F", stage, k) for stage, ks in seen.items() for k in ks}
         if not forward_only:

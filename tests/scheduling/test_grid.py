@@ -13,9 +13,9 @@ def made(ranks, steps):
 def test_every_place_in_sight_has_an_arrow():
     found = Programs.of(placement.linear(2), 2, [["0F0", "0B0", "0F1"], ["1F0", "(1F1;1B0)OVERLAP_F_B"]])
     expected = """\
-                step 0   step 1                  step 2
-    -> rank 0   0F0      0B0                     0F1
-                         ^                       ^
+                step 0   step 1                 step 2
+    -> rank 0   0F0      0B0                    0F1
+                         ^                      ^
     -> rank 1   1F0      (1F1;1B0)OVERLAP_F_B
                          ^
     """

@@ -96,7 +96,7 @@ class _Posts:
                 self._join(route, number + distance, (number + send, rank))
 
     def _join(self, route: Route, receive: int, send: tuple[int, int]) -> None:
-        """Note that one of several SENDs of a RECV is ready; the last one writes the RECV, and the SENDs held for it."""
+        """Note that one of several SENDs of a RECV is ready; the last one writes the RECV, and the SENDs held."""
         self._ready[receive] += 1
         if self._rendezvous and route.joins:
             self._held.setdefault(receive, []).append(send)
@@ -143,7 +143,7 @@ def _ticks(programs: Programs, posts: _Posts) -> dict[int, tuple[int, int]]:
         for rank in reversed(ran):
             number = ranks[rank][at[rank]]
             at[rank] += 1
-            for part in parts[number] if number in parts else (number,):
+            for part in parts.get(number, (number,)):
                 ended = ends[part]
                 done[ended] = True
                 if ended in waiting:

@@ -12,7 +12,7 @@ class Reference:
     def __init__(self, programs) -> None:
         self.programs, self.where = programs, programs.placement
         self.rows = [programs.actions(rank) for rank in range(self.where.ranks)]
-        self.places = {}
+        self.places: dict = {}
         for rank, row in enumerate(self.rows):
             for step, action in enumerate(row):
                 for single in singles(action):
@@ -101,12 +101,9 @@ class Reference:
         for action in self.rows[a]:
             for route in routes(self.where):
                 message = (route.send, route.source, route.target, action.microbatch)
-                if route.ordered and (route.sender, route.receiver) == (a, b):
-                    if (action.kind, action.stage) == (route.send, route.source):
-                        found.append(message)
-                if route.ordered and (route.sender, route.receiver) == (b, a):
-                    if (action.kind, action.stage) == (route.receive, route.target):
-                        found.append(message)
+                sent = (a, b, route.send, route.source), (b, a, route.receive, route.target)
+                if route.ordered and (route.sender, route.receiver, action.kind, action.stage) in sent:
+                    found.append(message)
         return found
 
     def bad_message_order(self, *, pairs=False):
@@ -126,7 +123,8 @@ class Reference:
 
     def bad_parameters(self):
         for row in self.rows:
-            held, used, reduced = {}, set(), set()
+            held: dict = {}
+            reduced = set()
             managed = {action.stage for action in row if action.kind in ("UNSHARD", "RESHARD")}
             last = {}
             for step, action in enumerate(row):
@@ -169,7 +167,8 @@ class Reference:
                     yield ("F", other, k) if forward else self.gradient(other, k)
 
     def bad_deadlock(self):
-        edges, done = self.edges(), set()
+        edges = self.edges()
+        done: set = set()
         while True:
             more = {place for place, needed in edges.items() if place not in done and needed <= done}
             if not more:

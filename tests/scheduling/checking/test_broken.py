@@ -88,13 +88,18 @@ BROKEN = {
         "rank 0, step 0: 1F0 needs 0F0, and (0F0;1F0)OVERLAP runs both together",
     ),
     "a combination that needs itself through another rank": (
-        *(CHAIN, 1, ("(0F0;0B0)OVERLAP_F_B", "1F0 1B0")),
-        "rank 0, step 0: 0B0 needs 0F0",
+        *(placement.v(2), 1, ("(0F0;3F0)OVERLAP 3B0 0B0", "1F0 2F0 2B0 1B0")),
+        (
+            "rank 0, step 0: (0F0;3F0)OVERLAP waits for 2F0 on rank 1, step 1 behind 1F0; "
+            "rank 1, step 0: 1F0 waits for (0F0;3F0)OVERLAP on rank 0, step 0; on one of these ranks"
+        ),
     ),
     "a combination that waits for itself": (
         *(placement.v(2), 1, ("0F0 (0B0;3F0)OVERLAP_F_B 3B0", "1F0 2F0 2B0 1B0")),
-        "rank 0, step 1: deadlock, these wait for each other: rank 0, step 1: (0B0;3F0)OVERLAP_F_B waits for 1B0 on rank 1, "
-        "step 3 behind 2B0; rank 1, step 2: 2B0 waits for 3B0 on rank 0, step 2 behind (0B0;3F0)OVERLAP_F_B; on one",
+        (
+            "rank 0, step 1: (0B0;3F0)OVERLAP_F_B waits for 1B0 on rank 1, step 3 behind 2B0; "
+            "rank 1, step 2: 2B0 waits for 3B0 on rank 0, step 2 behind (0B0;3F0)OVERLAP_F_B; on one of these ranks"
+        ),
     ),
     "a backward before the whole batch is there": (
         *(placement.towers([0], top=[1], batch_wide=True), 2, ("0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1")),
@@ -142,16 +147,18 @@ BROKEN = {
     ),
     "ranks that wait for each other": (
         *(CHAIN, 2, ("0F0 0B0 0F1 0B1", "1F0 1F1 1B0 1B1")),
-        "rank 0, step 1: deadlock, these wait for each other: rank 0, step 1: 0B0 waits for 1B0 on rank 1, step 2 behind "
-        "1F1; rank 1, step 1: 1F1 waits for 0F1 on rank 0, step 2 behind 0B0; on one of these ranks",
+        (
+            "rank 0, step 1: deadlock, these wait for each other: rank 0, step 1: 0B0 waits for 1B0 on rank 1, step 2 "
+            "behind 1F1; rank 1, step 1: 1F1 waits for 0F1 on rank 0, step 2 behind 0B0; on one of these ranks"
+        ),
     ),
     "a send that stands behind what waits for the answer": (
         *(CHAIN, 1, ("0F0 0RECV_B0 0B0 0SEND_F0", SEND[1])),
-        "deadlock, these wait for each other: rank 0, step 2: 0B0 waits for 1SEND_B0 on rank 1, step 3 behind 1F0; rank 1",
+        "rank 0, step 2: 0B0 waits for 1SEND_B0 on rank 1, step 3 behind 1F0; rank 1, step 1: 1F0 waits for 0SEND_F0",
     ),
     "a rank that waits for itself": (
         *(placement.looped(1, 2), 1, ("1F0 0F0 1B0 0B0",)),
-        "rank 0, step 0: deadlock, these wait for each other: rank 0, step 0: 1F0 waits for 0F0 on rank 0, step 1 behind 1F0",
+        "rank 0, step 0: 1F0 waits for 0F0 on rank 0, step 1 behind 1F0; on one of these ranks",
     ),
     "a stage used before it is unsharded": (
         *(CHAIN, 1, ("0F0 0UNSHARD 0B0", "1F0 1B0")),
@@ -162,7 +169,11 @@ BROKEN = {
         "rank 0, step 3: 0B0 needs the parameters of stage 0, which are resharded already",
     ),
     "a combination between two unshards": (
-        *(placement.looped(1, 2), 2, ("0UNSHARD 0F0 0F1 0RESHARD 1F0 (1B0;1F1)OVERLAP_F_B 0UNSHARD 1B1 0B1 0RESHARD 0B0",)),
+        *(
+            placement.looped(1, 2),
+            2,
+            ("0UNSHARD 0F0 0F1 0RESHARD 1F0 (1B0;1F1)OVERLAP_F_B 0UNSHARD 1B1 0B1 0RESHARD 0B0",),
+        ),
         "rank 0, step 10: 0B0 needs the parameters of stage 0, which are resharded already",
     ),
     "unsharded twice": (
@@ -202,10 +213,15 @@ def test_is_refused_with_rank_and_action(name):
 
 
 def test_two_ranks_that_send_to_each_other_first_are_refused_for_a_transport_that_waits():
-    both = ("0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1", "1RECV_F0 1F0 1B0 1SEND_B0 1RECV_F1 1F1 1B1 1SEND_B1")
+    both = (
+        "0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1",
+        "1RECV_F0 1F0 1B0 1SEND_B0 1RECV_F1 1F1 1B1 1SEND_B1",
+    )
     found = schedule(CHAIN, 2, both)
     found.check()
-    message = "rank 0, step 4: 0RECV_B0 comes behind 0SEND_F1, and on rank 1 1SEND_B0 (step 3) in front of 1RECV_F1 (step 4)"
+    message = (
+        "rank 0, step 4: 0RECV_B0 comes behind 0SEND_F1, and on rank 1 1SEND_B0 (step 3) in front of 1RECV_F1 (step 4)"
+    )
     with pytest.raises(ScheduleError, match=re.escape(message)):
         found.check(rendezvous=True)
     found.lowered().check(rendezvous=True)
@@ -256,9 +272,7 @@ LEGAL = {
     "operations, with a microbatch or several times without": (
         *(CHAIN, 1, ("0SYNC 0F0 0OFFLOAD0 0SYNC 0B0 0OPTIMIZER", "1F0 1B0 1OPTIMIZER")),
     ),
-    "nano-batches and combinations of them": (
-        *(CHAIN, 2, ("0F0/2 (0F1/2;0B0)OVERLAP_F_B 0B1/2", "1F0 1B0 1F1 1B1")),
-    ),
+    "nano-batches and combinations of them": (*(CHAIN, 2, ("0F0/2 (0F1/2;0B0)OVERLAP_F_B 0B1/2", "1F0 1B0 1F1 1B1")),),
     "unsharded, used, resharded, twice": (
         *(CHAIN, 1, ("0UNSHARD 0F0 0RESHARD 0UNSHARD 0B0 0REDUCE_GRAD 0RESHARD", "1F0 1B0")),
     ),

@@ -47,13 +47,16 @@ GOLDEN = {
         *(placement.linear(3), 2, ("0F0 0F1 0B0 0B1", "1F0 (1F1;1B0)OVERLAP_F_B 1B1", "2F0 2B0 2F1 2B1")),
         (
             "0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1",
-            "1RECV_F0 1F0 1SEND_F0 1RECV_F1 1RECV_B0 (1F1;1B0)OVERLAP_F_B"
-            " 1SEND_F1 1SEND_B0 1RECV_B1 1B1 1SEND_B1",
+            "1RECV_F0 1F0 1SEND_F0 1RECV_F1 1RECV_B0 (1F1;1B0)OVERLAP_F_B 1SEND_F1 1SEND_B0 1RECV_B1 1B1 1SEND_B1",
             "2RECV_F0 2F0 2B0 2SEND_B0 2RECV_F1 2F1 2B1 2SEND_B1",
         ),
     ),
     "operations and parameter actions stay where they are": (
-        *(placement.linear(2), 1, ("0UNSHARD 0F0 0OFFLOAD0 0B0 0REDUCE_GRAD 0RESHARD 0OPTIMIZER", "1F0 1B0 1OPTIMIZER")),
+        *(
+            placement.linear(2),
+            1,
+            ("0UNSHARD 0F0 0OFFLOAD0 0B0 0REDUCE_GRAD 0RESHARD 0OPTIMIZER", "1F0 1B0 1OPTIMIZER"),
+        ),
         (
             "0UNSHARD 0F0 0SEND_F0 0OFFLOAD0 0RECV_B0 0B0 0REDUCE_GRAD 0RESHARD 0OPTIMIZER",
             "1RECV_F0 1F0 1B0 1SEND_B0 1OPTIMIZER",
@@ -116,7 +119,9 @@ def test_messages_that_are_there_already_are_refused():
 
 
 def test_ranks_that_wait_for_each_other_are_named():
-    with pytest.raises(ScheduleError, match="deadlock.* rank 1, step 1: 1F1 waits for 0F1 on rank 0, step 2 behind 0B0"):
+    with pytest.raises(
+        ScheduleError, match="deadlock.* rank 1, step 1: 1F1 waits for 0F1 on rank 0, step 2 behind 0B0"
+    ):
         lowered(placement.linear(2), 2, ("0F0 0B0 0F1 0B1", "1F0 1F1 1B0 1B1"))
 
 

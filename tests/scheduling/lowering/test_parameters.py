@@ -21,7 +21,8 @@ def text(found):
 ROW = "0F0 1F0 2F0 2B0 1B0 0B0"
 # max_active -> the same with UNSHARD and RESHARD
 GOLDEN = {
-    1: "0UNSHARD 0F0 0RESHARD 1UNSHARD 1F0 1RESHARD 2UNSHARD 2F0 2B0 2RESHARD 1UNSHARD 1B0 1RESHARD 0UNSHARD 0B0 0RESHARD",
+    1: "0UNSHARD 0F0 0RESHARD 1UNSHARD 1F0 1RESHARD 2UNSHARD 2F0 2B0 2RESHARD 1UNSHARD 1B0 1RESHARD 0UNSHARD 0B0 "
+    "0RESHARD",
     2: "0UNSHARD 1UNSHARD 0F0 0RESHARD 2UNSHARD 1F0 2F0 2B0 2RESHARD 0UNSHARD 1B0 1RESHARD 0B0 0RESHARD",
     3: "0UNSHARD 1UNSHARD 2UNSHARD 0F0 1F0 2F0 2B0 2RESHARD 1B0 1RESHARD 0B0 0RESHARD",
 }
@@ -35,9 +36,7 @@ def test_stages_are_gathered_ahead_and_let_go_after_use(max_active):
 
 def test_a_combination_has_all_its_stages_whatever_the_limit():
     found = add_reshards(add_unshards(programs("0F0 1F0 (0F1;1B0)OVERLAP_F_B 0B0"), max_active=1))
-    assert text(found) == (
-        "0UNSHARD 0F0 0RESHARD 1UNSHARD 1F0 0UNSHARD (0F1;1B0)OVERLAP_F_B 1RESHARD 0B0 0RESHARD"
-    )
+    assert text(found) == ("0UNSHARD 0F0 0RESHARD 1UNSHARD 1F0 0UNSHARD (0F1;1B0)OVERLAP_F_B 1RESHARD 0B0 0RESHARD")
 
 
 def test_operations_are_no_use_and_stay():
@@ -88,7 +87,6 @@ def test_compute_only_drops_what_lowering_adds_and_nothing_else():
     assert compute_only(plain) == plain
 
 
-# Torch puts RESHARD where the next action needs room; the order of several evicted ones is that of a set of ours.
 @pytest.mark.parametrize("row", [ROW, "0F0 1F0 2F0 3F0 0F1 1F1 2F1 3F1 3B0 2B0 1B0 0B0 3B1 2B1 1B1 0B1"])
 def test_parameter_actions_are_where_torch_has_them(row):
     stages = 3 if "3F0" not in row else 4

@@ -68,7 +68,7 @@ def compute_messages(rows):
 
 def test_upstream_defect_1f1b_names_forwards_that_are_not_there():
     rows = [list(filter(None, row)) for row in torch_cells("Schedule1F1B", 2, 1, 4)]
-    with pytest.raises(ScheduleError, match="rank 1, step 3: 1F4: there is no microbatch 4"):
+    with pytest.raises(ScheduleError, match="rank 1, step 6: 1F4: there is no microbatch 4"):
         Programs.of(placement.linear(2), 4, rows)
 
 
@@ -76,7 +76,9 @@ def test_upstream_defect_receives_put_off_are_not_in_the_order_of_the_sends():
     # Two streams of messages in one direction (activations up one side of the V, gradients down the other).
     order = torch_order("ScheduleZBVZeroBubble", 2, 2, 4)
     late = Programs.of(placement.v(2), 4, torch_lowering(order, defer_receives=True))
-    with pytest.raises(ScheduleError, match=r"comes behind .* in front of .* two ranks have their messages in one order"):
+    with pytest.raises(
+        ScheduleError, match=r"comes behind .* in front of .* two ranks have their messages in one order"
+    ):
         check(late)
     check(lower(late, parameters=True), rendezvous=True)
 
