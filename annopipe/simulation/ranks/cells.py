@@ -1,9 +1,9 @@
-"""A schedule in characters: each rank's row, with microbatch numbers where there is room and letters where there is not.
+"""A schedule in characters: each rank's row, with microbatch numbers where there is room, with letters where not.
 
-With numbers, a span is as wide as it is long: `3` is a forward of microbatch 3, `B3`, `I3`, `W3` its backwards, `4+B3` a
-combination; `-` fills up, and a blank ends it. `3a` and `3b` are on the first and on the second stage of the rank. Long
-rows go on in a further band below. With letters, each character is something that runs in its share of the time; over a row they
-are in proportion to the time that they take, so 10% of points are 10% of idle time.
+With numbers, a span is as wide as it is long: `3` is a forward of microbatch 3, `B3`, `I3`, `W3` its backwards, `4+B3`
+a combination; `-` fills up, and a blank ends it. `3a` and `3b` are on the first and on the second stage of the rank.
+Long rows go on in a further band below. With letters, each character is something that runs in its share of the time;
+over a row they are in proportion to the time that they take, so 10% of points are 10% of idle time.
 """
 
 from collections.abc import Sequence

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from annopipe.simulation.ranks.pictured import Pictured
 from annopipe.simulation.ranks.spans import RankSpan
 
-__all__ = ["Look", "Looks", "Piece", "stage_words"]
+__all__ = ["Look", "Looks", "Piece"]
 
 _WORDS = {
     "F": "forward",
@@ -76,6 +76,7 @@ class Looks:
                 found.update(piece.kind for span in row if span.parts for piece in self.pieces(timeline, span))
         self.kinds = sorted(found, key=lambda kind: (_ORDER.index(kind) if kind in _ORDER else len(_ORDER), kind))
         self.chunks = 1 + max((n for ranks in self._chunk_of.values() for n in ranks.values()), default=0)
+        self._looks: dict[tuple[str, int], Look] = {}
         self._others = [kind for kind in self.kinds if kind not in _WORDS]
 
     def pieces(self, timeline: Pictured, span: RankSpan) -> tuple[Piece, ...]:
@@ -95,20 +96,13 @@ class Looks:
 
     def of(self, kind: str, chunk: int = 0) -> Look:
         """The look of a kind on the `chunk`-th stage of a rank."""
-        own = _COLOURS.get(kind) or _OTHERS[self._others.index(kind) % len(_OTHERS)]
-        pale = _PALEST * chunk / (self.chunks - 1) if self.chunks > 1 else 0.0
-        word = _WORDS.get(kind) or kind.lower().replace("_", " ")
-        return Look(kind, chunk, word, _paler(own, pale), kind not in _WORDS)
-
-
-def stage_words(chunk: int) -> str:
-    """Which of a rank's stages, in words.
-
-    >>> stage_words(0), stage_words(3)
-    ('1st stage of the rank', '4th stage of the rank')
-    """
-    ending = {1: "st", 2: "nd", 3: "rd"}.get((chunk + 1) % 10 if (chunk + 1) % 100 not in (11, 12, 13) else 0, "th")
-    return f"{chunk + 1}{ending} stage of the rank"
+        look = self._looks.get((kind, chunk))
+        if look is None:
+            own = _COLOURS.get(kind) or _OTHERS[self._others.index(kind) % len(_OTHERS)]
+            pale = _PALEST * chunk / (self.chunks - 1) if self.chunks > 1 else 0.0
+            word = _WORDS.get(kind) or kind.lower().replace("_", " ")
+            look = self._looks[kind, chunk] = Look(kind, chunk, word, _paler(own, pale), kind not in _WORDS)
+        return look
 
 
 def _chunks(timeline: Pictured) -> Mapping[tuple[int, int], int]:

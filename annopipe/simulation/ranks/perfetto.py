@@ -9,11 +9,11 @@ import json
 from collections.abc import Iterator
 from os import PathLike
 
-from annopipe.simulation.files import write_text
+from annopipe.simulation.files import place_for
 from annopipe.simulation.ranks.looks import Looks
 from annopipe.simulation.ranks.pictured import Pictured
-from annopipe.simulation.ranks.spans import Message, RankSpan
-from annopipe.simulation.ranks.uses import users, waits
+from annopipe.simulation.ranks.spans import Message
+from annopipe.simulation.ranks.uses import Place, users, waits
 
 __all__ = ["events", "write"]
 
@@ -25,8 +25,13 @@ def write(path: str | PathLike[str], timeline: Pictured) -> None:
 
     Raises AnnopipeError when the file cannot be written.
     """
-    document = {"displayTimeUnit": "ms", "traceEvents": list(events(timeline))}
-    write_text(path, json.dumps(document, separators=(",", ":"), allow_nan=False))
+    encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+    # Event by event: a large schedule has a million.
+    with place_for(path) as place, place.open("w", encoding="utf-8") as file:
+        file.write('{"displayTimeUnit":"ms","traceEvents":[\n')
+        for number, event in enumerate(events(timeline)):
+            file.write(",\n" * (number > 0) + encode(event))
+        file.write("\n]}\n")
 
 
 def events(timeline: Pictured) -> Iterator[dict[str, object]]:
@@ -47,33 +52,35 @@ def events(timeline: Pictured) -> Iterator[dict[str, object]]:
             yield {"ph": "C", "pid": rank, "name": "memory", "ts": _us(time), "args": {"held": amount}}
 
 
-def _spans(timeline: Pictured, waited_for: dict[int, Message]) -> Iterator[dict[str, object]]:
-    critical = {id(part) for part in timeline.critical_path}
+def _spans(timeline: Pictured, waited_for: dict[Place, Message]) -> Iterator[dict[str, object]]:
+    critical = {(part.text, part.start) for part in timeline.critical_path}
     for rank, row in enumerate(timeline.spans):
-        for span in row:
+        for at, span in enumerate(row):
             args: dict[str, object] = {"stage": span.stage, "microbatch": span.microbatch}
             if span.parts:
                 args["parts"] = list(span.parts)
-            if id(span) in waited_for:
-                args["waited_for"] = waited_for[id(span)].text
-            if id(span) in critical:
+            if (rank, at) in waited_for:
+                args["waited_for"] = waited_for[rank, at].text
+            if (span.text, span.start) in critical:
                 args["critical"] = True
             times = _times(span.start, span.end)
             yield {"ph": "X", "pid": rank, "tid": _COMPUTE, **times, "name": span.text, "cat": span.kind, "args": args}
 
 
 def _messages(
-    timeline: Pictured, threads: dict[tuple[int, int], int], used_by: list[RankSpan | None]
+    timeline: Pictured, threads: dict[tuple[int, int], int], used_by: list[Place | None]
 ) -> Iterator[dict[str, object]]:
+    rows = timeline.spans
     for number, (message, user) in enumerate(zip(timeline.messages, used_by, strict=True)):
         place = {"pid": message.sender, "tid": threads[message.sender, message.receiver]}
         args = {"receiver": message.receiver, "arrival": _us(message.arrival)}
         times = _times(message.start, message.sent)
         yield {"ph": "X", **place, **times, "name": message.text, "cat": "message", "args": args}
         if user is not None:
+            rank, at = user
             arrow = {"cat": "message", "name": "message", "id": number}
             yield {"ph": "s", **arrow, **place, "ts": _us(message.start)}
-            yield {"ph": "f", "bp": "e", **arrow, "pid": user.rank, "tid": _COMPUTE, "ts": _us(user.start)}
+            yield {"ph": "f", "bp": "e", **arrow, "pid": rank, "tid": _COMPUTE, "ts": _us(rows[rank][at].start)}
 
 
 def _thread_name(process: int, thread: int, name: str) -> dict[str, object]:
@@ -81,8 +88,9 @@ def _thread_name(process: int, thread: int, name: str) -> dict[str, object]:
 
 
 def _times(start: float, end: float) -> dict[str, float]:
-    return {"ts": _us(start), "dur": _us(end) - _us(start)}
+    return {"ts": _us(start), "dur": round(_us(end) - _us(start), 3)}
 
 
 def _us(seconds: float) -> float:
-    return seconds * 1e6
+    """Microseconds, to the nanosecond."""
+    return round(seconds * 1e6, 3)

@@ -10,52 +10,51 @@ from collections.abc import Sequence
 
 from annopipe.simulation.ranks.looks import Looks
 from annopipe.simulation.ranks.pictured import Pictured
-from annopipe.simulation.ranks.spans import Message, RankSpan
+from annopipe.simulation.ranks.spans import Message
 
-__all__ = ["users", "waits"]
+__all__ = ["Place", "users", "waits"]
 
 _SENT = re.compile(r"(\d+)SEND_([FB])(\d+)")
 _ROUNDING = 1e-9
 _Key = tuple[int, str, int]  # rank, direction, microbatch
+Place = tuple[int, int]  # rank, and the how-manieth of its spans
 
 
-def users(timeline: Pictured, looks: Looks) -> list[RankSpan | None]:
-    """For each message the span that uses it, None where there is none."""
-    candidates: dict[_Key, list[tuple[int, RankSpan]]] = {}
+def users(timeline: Pictured, looks: Looks) -> list[Place | None]:
+    """For each message which span uses it; None where there is none."""
+    candidates: dict[_Key, list[tuple[int, float, Place]]] = {}  # each with its stage and its start
     for rank, row in enumerate(timeline.spans):
-        for span in row:
+        for at, span in enumerate(row):
             for piece in looks.pieces(timeline, span):
-                if piece.microbatch is not None and piece.kind in "FBI":
+                if piece.microbatch is not None and piece.kind in ("F", "B", "I"):
                     key = (rank, "F" if piece.kind == "F" else "B", piece.microbatch)
-                    candidates.setdefault(key, []).append((piece.stage, span))
+                    candidates.setdefault(key, []).append((piece.stage, span.start, (rank, at)))
     tolerance = _ROUNDING * timeline.makespan
     return [_user(message, candidates, tolerance) for message in timeline.messages]
 
 
-def waits(timeline: Pictured, used_by: Sequence[RankSpan | None]) -> dict[int, Message]:
-    """The message that each span with a pause before it waited for, by `id` of the span."""
-    latest: dict[int, Message] = {}
-    for message, span in zip(timeline.messages, used_by, strict=True):
-        if span is not None and (id(span) not in latest or latest[id(span)].arrival < message.arrival):
-            latest[id(span)] = message
+def waits(timeline: Pictured, used_by: Sequence[Place | None]) -> dict[Place, Message]:
+    """The message that each span with a pause before it waited for."""
+    latest: dict[Place, Message] = {}
+    for message, place in zip(timeline.messages, used_by, strict=True):
+        if place is not None and (place not in latest or latest[place].arrival < message.arrival):
+            latest[place] = message
     tolerance = _ROUNDING * timeline.makespan
-    found: dict[int, Message] = {}
-    for row in timeline.spans:
-        before = 0.0
-        for span in row:
-            arrived = latest.get(id(span))
-            if arrived is not None and span.start > before + tolerance and arrived.arrival > before + tolerance:
-                found[id(span)] = arrived
-            before = span.end
+    rows = timeline.spans
+    found: dict[Place, Message] = {}
+    for (rank, at), message in latest.items():
+        free = rows[rank][at - 1].end if at else 0.0
+        if min(rows[rank][at].start, message.arrival) > free + tolerance:
+            found[rank, at] = message
     return found
 
 
-def _user(message: Message, candidates: dict[_Key, list[tuple[int, RankSpan]]], tolerance: float) -> RankSpan | None:
+def _user(message: Message, candidates: dict[_Key, list[tuple[int, float, Place]]], tolerance: float) -> Place | None:
     match = _SENT.fullmatch(message.text)
     if not match:
         return None
     stage, direction, microbatch = int(match[1]), match[2], int(match[3])
     found = candidates.get((message.receiver, direction, microbatch), [])
-    later = [(own, span) for own, span in found if span.start >= message.arrival - tolerance]
+    later = [(own, place) for own, start, place in found if start >= message.arrival - tolerance]
     neighbour = stage + 1 if direction == "F" else stage - 1
-    return next((span for own, span in later if own == neighbour), later[0][1] if later else None)
+    return next((place for own, place in later if own == neighbour), later[0][1] if later else None)
