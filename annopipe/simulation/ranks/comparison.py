@@ -8,7 +8,7 @@ from annopipe.simulation.ranks.pictured import Pictured
 from annopipe.simulation.tables import table
 from annopipe.simulation.wording import amount_text, one_line, seconds_text
 
-__all__ = ["compare"]
+__all__ = ["compare", "comparison_rows"]
 
 _WIDTH = 110
 
@@ -26,6 +26,11 @@ def compare(timelines: Mapping[str, Pictured], *, baseline: str | None = None) -
 
     Raises ScheduleError when there is nothing to compare, or `baseline` is not among the names.
     """
+    return "\n".join(table(comparison_rows(timelines, baseline=baseline), _WIDTH, left=(0,), yielding=0))
+
+
+def comparison_rows(timelines: Mapping[str, Pictured], *, baseline: str | None = None) -> list[list[str]]:
+    """The cells of that table, its head first; see `compare`."""
     if not timelines:
         raise ScheduleError("no timelines to compare; give a mapping from names to timelines, one per schedule")
     if baseline is not None and baseline not in timelines:
@@ -41,7 +46,7 @@ def compare(timelines: Mapping[str, Pictured], *, baseline: str | None = None) -
         busy = math.fsum(message.sent - message.start for message in timeline.messages)
         row += [str(len(timeline.messages)), seconds_text(busy), seconds_text(timeline.exposed_comm)]
         rows.append([*row, str(timeline.ranks)] if len(ranks) > 1 else row)
-    return "\n".join(table(rows, _WIDTH, left=(0,), yielding=0))
+    return rows
 
 
 def _shortest(timelines: Mapping[str, Pictured]) -> Pictured:

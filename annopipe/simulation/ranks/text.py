@@ -71,9 +71,14 @@ def _legend(
         entries.append(
             f"a character is {seconds_text(timeline.makespan / columns)}; letters in proportion to their time"
         )
+    pieces = (piece for row in timeline.spans for span in row for piece in looks.pieces(timeline, span))
+    numbered = set() if lettered else {piece.kind for piece in pieces if piece.microbatch is not None}
     for kind in looks.kinds:
-        shown = "1" if kind == "F" and not lettered else letters[kind] + "1" * (not lettered)
-        entries.append(f"{shown} {looks.of(kind).word}{' of microbatch 1' if shown == '1' else ''}")
+        word = looks.of(kind).word
+        if lettered or kind not in numbered:
+            entries.append(f"{letters[kind]} {word}")
+        else:
+            entries.append(f"1 {word} of microbatch 1" if kind == "F" else f"{letters[kind]}1 {word}")
     if any(span.parts for row in timeline.spans for span in row):
         entries.append(f"{COMBINED} run together")
     if looks.chunks > 1:

@@ -12,12 +12,22 @@ from annopipe.simulation.ranks.looks import Looks
 from annopipe.simulation.ranks.pictured import Pictured
 from annopipe.simulation.ranks.spans import Message
 
-__all__ = ["Place", "users", "waits"]
+__all__ = ["Place", "sent_action", "users", "waits"]
 
 _SENT = re.compile(r"(\d+)SEND_([FB])(\d+)")
 _ROUNDING = 1e-9
 _Key = tuple[int, str, int]  # rank, direction, microbatch
 Place = tuple[int, int]  # rank, and the how-manieth of its spans
+
+
+def sent_action(message: Message) -> tuple[int, str, int] | None:
+    """What a message carries: the sending stage, "F" for activations or "B" for gradients, and the microbatch.
+
+    >>> sent_action(Message("3SEND_B0", sender=3, receiver=2, start=0.0, sent=0.0, arrival=0.0))
+    (3, 'B', 0)
+    """
+    match = _SENT.fullmatch(message.text)
+    return (int(match[1]), match[2], int(match[3])) if match else None
 
 
 def users(timeline: Pictured, looks: Looks) -> list[Place | None]:
@@ -50,10 +60,10 @@ def waits(timeline: Pictured, used_by: Sequence[Place | None]) -> dict[Place, Me
 
 
 def _user(message: Message, candidates: dict[_Key, list[tuple[int, float, Place]]], tolerance: float) -> Place | None:
-    match = _SENT.fullmatch(message.text)
-    if not match:
+    action = sent_action(message)
+    if action is None:
         return None
-    stage, direction, microbatch = int(match[1]), match[2], int(match[3])
+    stage, direction, microbatch = action
     found = candidates.get((message.receiver, direction, microbatch), [])
     later = [(own, place) for own, start, place in found if start >= message.arrival - tolerance]
     neighbour = stage + 1 if direction == "F" else stage - 1
