@@ -152,7 +152,7 @@ def _axis(start: int, end: int, columns: int, scale: float, makespan: float) -> 
     number = ceil(start / scale / step - 1e-9)
     while (at := round(number * step * scale) - start) < room:
         text = f"|{seconds_text(round(number * step, 12))}"
-        if at + len(text) < room or not last:
+        if at + len(text) < room if last else at + len(text) <= columns:
             line = f"{line:<{at}}{text}"
         number += 1
     return f"{line:<{room}}{last}".rstrip()

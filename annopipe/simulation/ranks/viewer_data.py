@@ -3,7 +3,7 @@
 Times are whole numbers of a tick, mostly as differences to what came before. `viewer.js` beside this file reads it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 from annopipe.simulation.ranks.curves import settled
@@ -81,7 +81,7 @@ class _Drawing:
     def _at(self, seconds: float) -> int:
         return round(seconds / self.tick)
 
-    def _spans(self, row: tuple[RankSpan, ...]) -> list[int]:
+    def _spans(self, row: Sequence[RankSpan]) -> list[int]:
         found: list[int] = []
         before = 0
         for span in row:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from annopipe.simulation.ranks.spans import Message, RankSpan
 
@@ -61,7 +61,7 @@ def zero_bubble(ranks: int, microbatches: int) -> list[list[str]]:
 
 
 def v_shape(ranks: int, half: int) -> list[list[str]]:
-    """Two stages per rank in the shape of a V; the forwards of a second half are combined with backwards of the first."""
+    """Two stages per rank in the shape of a V; forwards of a second half are combined with backwards of the first."""
     orders = []
     for rank in range(ranks):
         near, far = rank, 2 * ranks - 1 - rank
@@ -86,7 +86,7 @@ def simulate(
 ) -> Drawn:
     """Run the orders: poll all ranks until nothing is left; stages are a chain, each on the rank that names it."""
     rank_of = {part[0]: rank for rank, order in enumerate(orders) for text in order for part in parts_of(text)}
-    last = max(rank_of)
+    last = max(rank_of, default=0)
     ends: dict[tuple[int, str, int], float] = {}
     spans: list[list[RankSpan]] = [[] for _ in orders]
     messages: list[Message] = []
@@ -179,7 +179,7 @@ def _critical(spans, messages):
     """From the last end backwards: the message that arrives at a start, or else the span of the rank before it."""
     path = []
     current = max((row[-1] for row in spans if row), key=lambda s: s.end, default=None)
-    arriving = {}
+    arriving: dict = {}
     for m in messages:
         arriving.setdefault((m.receiver, m.arrival), []).append(m)
     ending = {(s.rank, s.end): s for row in spans for s in row}
@@ -201,3 +201,15 @@ def _critical(spans, messages):
             before = ending[message.sender, message.start]
         current = before
     return tuple(reversed(path))
+
+
+def with_operations() -> Drawn:
+    """Two ranks that offload what a forward leaves, and gather parameters first."""
+    orders = [["0F0", "0OFFLOAD0", "0B0"], ["1F0", "1B0", "1OFFLOAD0"]]
+    timeline = simulate("offload", orders)
+    first = RankSpan(1, "1UNSHARD", "UNSHARD", 0.0, 0.5, 1, None)
+    return replace(timeline, spans=(timeline.spans[0], (first, *timeline.spans[1])))
+
+
+def empty() -> Drawn:
+    return simulate("empty", [[], []])
