@@ -32,9 +32,13 @@ if TYPE_CHECKING:
     from annopipe.ordering.planning import overlap
     from annopipe.ordering.problem import OverlapProblem
     from annopipe.ordering.registry import policies, policy
+    from annopipe.scheduling import placement
+    from annopipe.scheduling.action_costs import ActionCosts
+    from annopipe.scheduling.schedule import Schedule
     from annopipe.simulation import Timeline, simulate
 
 _EXPORTS = {
+    "ActionCosts": "annopipe.scheduling.action_costs",
     "AnnopipeError": "annopipe.errors",
     "CaptureError": "annopipe.errors",
     "CostError": "annopipe.errors",
@@ -53,6 +57,7 @@ _EXPORTS = {
     "OverlapPlan": "annopipe.ordering.plan",
     "OverlapProblem": "annopipe.ordering.problem",
     "Port": "annopipe.graphs.ports",
+    "Schedule": "annopipe.scheduling.schedule",
     "StageGraph": "annopipe.graphs.stage_graph",
     "StageGraphs": "annopipe.graphs.stage_graphs",
     "Timeline": "annopipe.simulation",
@@ -73,10 +78,11 @@ _EXPORTS = {
     "trace": "annopipe.graphs.tracing",
 }
 
-_SUBMODULES = frozenset({"costs"})
+_SUBMODULES = {"costs": "annopipe.costs", "placement": "annopipe.scheduling.placement"}
 
 __all__ = [
     "UPSTREAM_TAGS",
+    "ActionCosts",
     "AnnopipeError",
     "CaptureError",
     "CostError",
@@ -90,6 +96,7 @@ __all__ = [
     "PipelineError",
     "Port",
     "RewriteError",
+    "Schedule",
     "ScheduleError",
     "StageGraph",
     "StageGraphs",
@@ -104,6 +111,7 @@ __all__ = [
     "nano_batches",
     "out_of_lane",
     "overlap",
+    "placement",
     "policies",
     "policy",
     "region",
@@ -120,7 +128,7 @@ def __getattr__(name: str) -> Any:
     if name in _EXPORTS:
         return getattr(importlib.import_module(_EXPORTS[name]), name)
     if name in _SUBMODULES:
-        return importlib.import_module(f"annopipe.{name}")
+        return importlib.import_module(_SUBMODULES[name])
     raise AttributeError(f"module 'annopipe' has no attribute {name!r}")
 
 

@@ -3,16 +3,21 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
-from annopipe.errors import CostError
-from annopipe.scheduling.actions import Action
+from annopipe.errors import CostError, ScheduleError
+from annopipe.scheduling.actions import COMPUTE, Action
 from annopipe.scheduling.numbering import Numbering
 
 __all__ = ["ActionCosts", "PerStage", "table"]
 
 # One number for every stage, one per stage, or a function of stage and microbatch.
 PerStage = float | Sequence[float] | Callable[[int, int], float]
+
+_SINGLE = ("FB", "latency", "kept_for_weight")
+_PER_STAGE = ("F", "I", "W", "B", "send", "activation", "parameters")
+_NO_FUNCTION = ("latency", "kept_for_weight", "activation", "parameters")
 
 
 @dataclass(frozen=True)
@@ -36,9 +41,11 @@ class ActionCosts:
         parameters: memory that a stage's parameters and their gradients occupy all the time, per stage.
         exposed: of the time of "F", "B", "I", "W" and "FB", the communication inside it that nothing hides, per stage
             (a number or one per stage).
-        operations: time of UNSHARD, RESHARD, REDUCE_GRAD and of operations that users add, by kind; 0 when absent.
+        operations: time of UNSHARD, RESHARD, REDUCE_GRAD and of operations that users add, by kind; 0 when absent. A
+            function gets microbatch 0 for what is done once per stage.
 
-    Raises CostError for a time that is negative or not finite.
+    Raises CostError for a time that is negative or not finite, for a sequence or a function where one is not taken, and
+    for a name that is not known; what functions return is looked at when it is used.
     """
 
     F: PerStage = 1.0
@@ -69,22 +76,25 @@ class ActionCosts:
             inputs, weights = self.times("I", stage, microbatches), self.times("W", stage, microbatches)
             return [a + b for a, b in zip(inputs, weights, strict=True)]
         given: PerStage = full if full is not None and kind == "B" else getattr(self, kind)
-        return _spread(given, kind, stage, microbatches)
+        if callable(given):
+            return [_at(given, kind, stage, microbatch) for microbatch in range(microbatches)]
+        return [_at(given, kind, stage, 0)] * microbatches
 
     def duration(self, action: Action) -> float:
         """The time of one action; messages take none of the rank's own time.
 
-        >>> from annopipe.scheduling.actions import Action
+        >>> from annopipe.scheduling.actions import COMPUTE, Action
         >>> costs = table(F=1.0, I=1.0, W=1.0, FB=2.5)
         >>> costs.duration(Action.parse("(0F1;1B0)OVERLAP_F_B")), costs.duration(Action.parse("(0F1;1W0)OVERLAP"))
         (2.5, 2.0)
         """
         if action.parts:
             return self._combined(action)
-        if action.kind in ("F", "B", "I", "W"):
-            return self.times(action.kind, action.stage, 1 + (action.microbatch or 0))[-1]
-        given = self.operations.get(action.kind, 0.0)
-        return _spread(given, action.kind, action.stage, 1 + (action.microbatch or 0))[-1]
+        kind, stage, microbatch = action.kind, action.stage, action.microbatch or 0
+        if kind == "B" and self.B is None:
+            return _at(self.I, "I", stage, microbatch) + _at(self.W, "W", stage, microbatch)
+        given = getattr(self, kind) if kind in COMPUTE else self.operations.get(kind, 0.0)
+        return _at(given, kind, stage, microbatch)
 
     def activation_of(self, stage: int) -> float:
         """What one microbatch keeps on a stage from its forward to its backward."""
@@ -104,9 +114,7 @@ class ActionCosts:
 
     def refuse_other_stages(self, numbering: Numbering) -> None:
         """Raise CostError when a sequence does not have one entry for each stage."""
-        named = {name: getattr(self, name) for name in ("F", "I", "W", "B", "send", "activation", "parameters")}
-        named |= {f"exposed {name}": value for name, value in self.exposed.items()} | dict(self.operations)
-        for name, given in named.items():
+        for name, given in _named(self).items():
             if isinstance(given, Sequence) and len(given) != numbering.stages:
                 raise CostError(
                     f"{name} has {len(given)} entries and the schedule {numbering.stages} stages; give one number for "
@@ -120,7 +128,7 @@ class ActionCosts:
         kinds = sorted(part.kind for part in action.parts)
         if self.FB is not None and kinds == ["B", "F"]:
             if not callable(self.FB):
-                return self.FB
+                return float(self.FB)
             forward, backward = sorted(action.parts, key=lambda part: part.kind, reverse=True)
             return _checked(self.FB(forward.stage, backward.stage), f"FB of {action}")
         return sum(self.duration(part) for part in action.parts)
@@ -151,37 +159,63 @@ def table(
     return ActionCosts(F, I, W, B, FB, send, latency, activation, **more)
 
 
-def _spread(given: PerStage, name: str, stage: int, microbatches: int) -> list[float]:
+def _at(given: PerStage, name: str, stage: int, microbatch: int) -> float:
     if callable(given):
-        return [_checked(given(stage, m), f"{name} of stage {stage}, microbatch {m}") for m in range(microbatches)]
-    return [_number(given, name, stage)] * microbatches
+        return _checked(given(stage, microbatch), f"{name} of stage {stage}, microbatch {microbatch}")
+    return _number(given, name, stage)
 
 
 def _number(given: float | Sequence[float], name: str, stage: int) -> float:
     if not isinstance(given, Sequence):
-        return given
+        return float(given)
     if stage >= len(given):
         raise CostError(f"{name} has {len(given)} entries and stage {stage} none; give one for each stage")
-    return given[stage]
+    return float(given[stage])
 
 
 def _checked(value: object, name: str) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0.0 <= value < math.inf:
-        return float(value)
+    try:
+        # Real: numbers of numpy too.
+        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        number = math.inf
+    # A comparison with NaN is never true.
+    if 0.0 <= number < math.inf:
+        return number
     raise CostError(f"{name} is {value!r}: give a number that is finite and not negative")
 
 
 def _check(costs: ActionCosts) -> None:
-    singles = {name: getattr(costs, name) for name in ("F", "I", "W", "B", "FB", "send", "latency", "activation")}
-    singles |= {"parameters": costs.parameters, "kept_for_weight": costs.kept_for_weight}
-    singles |= {f"exposed {name}": value for name, value in costs.exposed.items()} | dict(costs.operations)
-    for name, given in singles.items():
-        if given is None or callable(given):
-            continue
-        for value in given if isinstance(given, Sequence) and not isinstance(given, str) else (given,):
-            _checked(value, name)
-    if costs.kept_for_weight > 1.0:
-        raise CostError(f"kept_for_weight is {costs.kept_for_weight}: it is a share of the activation, 0 to 1")
-    unknown = sorted(set(costs.exposed) - {"F", "B", "I", "W", "FB"})
+    unknown = sorted(set(costs.exposed) - {*COMPUTE, "FB"})
     if unknown:
         raise CostError(f"exposed names {unknown[0]!r}; it knows F, B, I, W and FB")
+    for name in costs.operations:
+        _refuse_no_operation(name)
+    if costs.overlap is not None and not callable(costs.overlap):
+        raise CostError(f"overlap is {costs.overlap!r}: give a function of the action; FB= takes a number too")
+    for name, value in _named(costs).items():
+        function = callable(value) and name not in _NO_FUNCTION and not name.startswith("exposed ")
+        if function or (value is None and name in ("B", "FB")):
+            continue
+        several = isinstance(value, Sequence) and not isinstance(value, str) and name not in _SINGLE
+        for number in value if several else (value,):
+            _checked(number, name)
+    if costs.kept_for_weight > 1.0:
+        raise CostError(f"kept_for_weight is {costs.kept_for_weight}: it is a share of the activation, 0 to 1")
+
+
+def _refuse_no_operation(name: str) -> None:
+    try:
+        Action(name, 0)
+    except ScheduleError:
+        raise CostError(
+            f"operations names {name!r}: it takes UNSHARD, RESHARD, REDUCE_GRAD and operations that users add, in "
+            "capitals; F, I, W, B, FB, overlap and send are arguments of their own"
+        ) from None
+
+
+def _named(costs: ActionCosts) -> dict[str, Any]:
+    """Everything that holds numbers, by the name that messages use."""
+    named = {name: getattr(costs, name) for name in (*_SINGLE, *_PER_STAGE)}
+    named |= {f"exposed {kind}": value for kind, value in costs.exposed.items()}
+    return named | {f"operations {kind}": value for kind, value in costs.operations.items()}

@@ -11,7 +11,8 @@ picture and the name in an error message.
     (0F1;1B0)OVERLAP_F_B    both as one combined graph; any number of parts
     2OFFLOAD0  2OPTIMIZER   an operation that a user adds; with or without a microbatch
 
-Beyond torch's: ``2F0/2`` runs as two nano-batches, and a combination without a forward and a backward is ``OVERLAP``.
+Beyond torch's: ``2F0/2`` runs as two nano-batches, a combination without a forward and a backward is ``OVERLAP``, and
+operations of users. Each action has one text: no spaces, no leading zeros, numbers below a thousand million.
 """
 
 import re
@@ -39,7 +40,9 @@ OVERLAPS: Final = ("OVERLAP_F_B", "OVERLAP")
 BUILTIN_KINDS: Final = frozenset((*COMPUTE, *MESSAGES, *PARAMETERS, *OVERLAPS))
 
 _OPERATION = re.compile(r"[A-Z][A-Z_]*[A-Z]")
-_NUMBER = r"(?:0|[1-9][0-9]*)"
+# Nine digits: a longer number is a slip, and Python itself refuses to read very long ones.
+_LIMIT = 10**9
+_NUMBER = r"(?:0|[1-9][0-9]{0,8})"
 _TEXT = re.compile(rf"({_NUMBER})([A-Z](?:[A-Z_]*[A-Z])?)({_NUMBER})?(?:/({_NUMBER}))?", re.ASCII)
 _COMBINED = re.compile(r"\(([^()]*)\)([A-Z_]+)")
 
@@ -56,7 +59,7 @@ class Action:
         parts: what a combination runs together; empty otherwise.
         nano_batches: how many lanes an F, B, I or W runs as; 1 is the whole microbatch at once.
 
-    Raises ScheduleError when the fields do not fit together.
+    Raises ScheduleError when the fields do not fit together, or a number is not a whole one from 0 to 999,999,999.
 
     >>> str(Action("F", 2, 0)), str(overlap(Action("F", 0, 1), Action("B", 1, 0)))
     ('2F0', '(0F1;1B0)OVERLAP_F_B')
@@ -73,7 +76,7 @@ class Action:
     def __post_init__(self) -> None:
         problem = _problem(self)
         if problem:
-            raise ScheduleError(f"{self.kind!r} of stage {self.stage}, microbatch {self.microbatch}: {problem}")
+            raise ScheduleError(f"{self.kind!r} of stage {self.stage!r}, microbatch {self.microbatch!r}: {problem}")
 
     def __str__(self) -> str:
         if self.parts:
@@ -98,22 +101,19 @@ class Action:
         >>> Action.parse("0FOO0")
         Action(kind='FOO', stage=0, microbatch=0, parts=(), nano_batches=1)
         """
+        single = _TEXT.fullmatch(text)
+        if single:
+            stage, kind, microbatch, lanes = single.groups()
+            if lanes == "1":
+                raise ScheduleError(f"{text!r} is not an action: {text[:-2]!r} is how it is written")
+            return cls(kind, int(stage), int(microbatch) if microbatch else None, (), int(lanes) if lanes else 1)
         combined = _COMBINED.fullmatch(text)
         if combined:
             return _parse_combination(text, *combined.groups())
-        single = _TEXT.fullmatch(text)
-        if not single:
-            raise ScheduleError(
-                f"{text!r} is not an action: write stage, kind and microbatch, such as 2F0, 1UNSHARD, 3SEND_F1 or "
-                "(0F1;1B0)OVERLAP_F_B"
-            )
-        stage, kind, microbatch, lanes = single.groups()
-        action = cls(
-            kind, int(stage), None if microbatch is None else int(microbatch), (), 1 if lanes is None else int(lanes)
+        raise ScheduleError(
+            f"{text!r} is not an action: write stage, kind and microbatch, such as 2F0, 1UNSHARD, 3SEND_F1 or "
+            "(0F1;1B0)OVERLAP_F_B"
         )
-        if str(action) != text:
-            raise ScheduleError(f"{text!r} is not an action: {str(action)!r} is how it is written")
-        return action
 
 
 def overlap(*parts: Action) -> Action:
@@ -124,16 +124,19 @@ def overlap(*parts: Action) -> Action:
     >>> str(overlap(Action("F", 0, 2), Action("F", 0, 3)))
     '(0F2;0F3)OVERLAP'
     """
-    return Action(_combined_kind(parts), parts[0].stage if parts else 0, None, parts)
+    return Action(_combined_kind(parts), getattr(parts[0], "stage", 0) if parts else 0, None, parts)
 
 
 def _combined_kind(parts: tuple[Action, ...]) -> str:
-    kinds = {part.kind for part in parts}
+    kinds = {part.kind for part in parts if isinstance(part, Action)}
     return "OVERLAP_F_B" if "F" in kinds and kinds & {"B", "I"} else "OVERLAP"
 
 
 def _parse_combination(text: str, inside: str, kind: str) -> Action:
-    action = overlap(*(Action.parse(part) for part in inside.split(";")))
+    try:
+        action = overlap(*(Action.parse(part) for part in inside.split(";")))
+    except ScheduleError as error:
+        raise ScheduleError(f"{text!r} is not an action: {error}") from None
     if action.kind != kind:
         raise ScheduleError(f"{text!r} is not an action: {str(action)!r} is how this combination is written")
     return action
@@ -141,27 +144,36 @@ def _parse_combination(text: str, inside: str, kind: str) -> Action:
 
 def _problem(action: Action) -> str:
     """What is wrong with the fields; "" if nothing is."""
-    kind = action.kind
+    kind, stage, lanes = action.kind, action.stage, action.nano_batches
+    microbatch = 0 if action.microbatch is None else action.microbatch
+    # Not isinstance: True is no stage, and its text would not be a number.
+    if type(stage) is not int or type(microbatch) is not int or not 0 <= stage < _LIMIT or not 0 <= microbatch < _LIMIT:
+        return f"stages and microbatches are whole numbers from 0 to {_LIMIT - 1}"
+    if type(lanes) is not int or not 1 <= lanes < _LIMIT or (lanes > 1 and kind not in COMPUTE):
+        return "F, B, I and W run as 1 nano-batch or more, nothing else does"
     if kind in OVERLAPS:
-        if len(action.parts) < 2 or any(part.kind not in COMPUTE for part in action.parts):
-            return "a combination has two parts or more, each F, B, I or W"
-        if len(set(action.parts)) < len(action.parts):
-            return "a combination runs each part once"
-        if kind != _combined_kind(action.parts):
-            return f"these parts make a combination of kind {_combined_kind(action.parts)}"
-        return ""
+        return _combination_problem(action)
     if action.parts:
         return "only a combination has parts"
-    if action.stage < 0 or (action.microbatch is not None and action.microbatch < 0):
-        return "stages and microbatches count from 0"
     if kind in PARAMETERS:
         return "it is done once per stage and has no microbatch" if action.microbatch is not None else ""
     if kind in COMPUTE or kind in MESSAGES:
-        if action.microbatch is None:
-            return "it needs a microbatch, such as 0 in 2F0"
-        if action.nano_batches < 1 or (action.nano_batches > 1 and kind in MESSAGES):
-            return "F, B, I and W run as 1 nano-batch or more, nothing else does"
-        return ""
-    if not _OPERATION.fullmatch(kind):
+        return "it needs a microbatch, such as 0 in 2F0" if action.microbatch is None else ""
+    if not isinstance(kind, str) or not _OPERATION.fullmatch(kind):
         return "an operation's name is two or more capitals, with underscores inside, such as OFFLOAD"
-    return "only F, B, I and W run as nano-batches" if action.nano_batches != 1 else ""
+    return ""
+
+
+def _combination_problem(action: Action) -> str:
+    parts = action.parts
+    if not isinstance(parts, tuple) or not all(isinstance(part, Action) for part in parts):
+        return "the parts of a combination are a tuple of actions"
+    if len(parts) < 2 or any(part.kind not in COMPUTE for part in parts):
+        return "a combination has two parts or more, each F, B, I or W"
+    if len({(part.kind, part.stage, part.microbatch) for part in parts}) < len(parts):
+        return "a combination runs each part once"
+    if action.kind != _combined_kind(parts):
+        return f"these parts make a combination of kind {_combined_kind(parts)}"
+    if action.stage != parts[0].stage or action.microbatch is not None:
+        return f"a combination has the stage of its first part, {parts[0].stage}, and no microbatch"
+    return ""

@@ -76,9 +76,17 @@ class Numbering:
         stage, microbatch = divmod(rest, self.microbatches)
         return Action(BLOCKS[position], stage, microbatch)
 
+    def kind(self, number: int) -> str:
+        """The kind of the action that a number stands for, without making the action."""
+        return BLOCKS[number // self.block] if number < self.base else self.extras[number - self.base].kind
+
     def text(self, number: int) -> str:
         """The text of the action that a number stands for."""
-        return str(self.action(number))
+        if number >= self.base:
+            return str(self.extras[number - self.base])
+        position, rest = divmod(number, self.block)
+        stage, microbatch = divmod(rest, self.microbatches)
+        return f"{stage}{BLOCKS[position]}{microbatch}"
 
 
 class Numberer:

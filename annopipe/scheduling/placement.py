@@ -20,7 +20,7 @@ from itertools import pairwise
 
 from annopipe.errors import ScheduleError
 
-__all__ = ["Placement", "bidirectional", "custom", "linear", "looped", "towers", "v", "wave"]
+__all__ = ["Placement", "bidirectional", "custom", "linear", "looped", "towers", "v", "wave", "whole_number"]
 
 Edge = tuple[int, int]
 
@@ -32,13 +32,14 @@ class Placement:
 
     Attributes:
         rank_of: the rank of each stage.
-        edges: (from, to) for each output of a stage that another stage takes; a chain has stage s to s + 1.
+        edges: (from, to) for each output of a stage that another stage takes, sorted; a chain has stage s to s + 1.
         weights_of: for each stage the first stage with the same parameters; a second copy of the model repeats them.
         copy_of: which copy of the model a stage belongs to; microbatches are divided among the copies.
         batch_wide: stages whose loss needs the whole batch: their backward waits for the forward of every microbatch.
         name: what tables call it; not compared.
 
-    Raises ScheduleError when ranks are left without a stage, an edge leads nowhere, or edges form a cycle.
+    Raises ScheduleError when a rank is left without a stage, an edge leads nowhere, edges form a cycle, or copies are
+    not numbered as described.
     """
 
     rank_of: tuple[int, ...]
@@ -50,6 +51,8 @@ class Placement:
 
     def __post_init__(self) -> None:
         _check(self)
+        # The order in which edges were given says nothing: placements are equal when their edges are.
+        object.__setattr__(self, "edges", tuple(sorted(self.edges)))
 
     def __repr__(self) -> str:
         held = (f"rank {rank}: {' '.join(map(str, stages))}" for rank, stages in enumerate(self.stages_on))
@@ -127,7 +130,7 @@ class Placement:
 
 def linear(ranks: int) -> Placement:
     """One stage a rank."""
-    return _chain(range(_positive(ranks, "ranks")), "linear")
+    return _chain(range(whole_number(ranks, "ranks")), "linear")
 
 
 def looped(ranks: int, chunks: int) -> Placement:
@@ -136,8 +139,8 @@ def looped(ranks: int, chunks: int) -> Placement:
     >>> looped(ranks=2, chunks=2)
     Placement(looped: rank 0: 0 2, rank 1: 1 3)
     """
-    _positive(chunks, "chunks")
-    return _chain([*range(_positive(ranks, "ranks"))] * chunks, "looped")
+    whole_number(chunks, "chunks")
+    return _chain([*range(whole_number(ranks, "ranks"))] * chunks, "looped")
 
 
 def wave(ranks: int, chunks: int) -> Placement:
@@ -146,8 +149,8 @@ def wave(ranks: int, chunks: int) -> Placement:
     >>> wave(ranks=2, chunks=3)
     Placement(wave: rank 0: 0 3 4, rank 1: 1 2 5)
     """
-    down = [*range(_positive(ranks, "ranks"))]
-    folds = [down[::-1] if chunk % 2 else down for chunk in range(_positive(chunks, "chunks"))]
+    down = [*range(whole_number(ranks, "ranks"))]
+    folds = [down[::-1] if chunk % 2 else down for chunk in range(whole_number(chunks, "chunks"))]
     return _chain([rank for fold in folds for rank in fold], "wave")
 
 
@@ -164,7 +167,7 @@ def bidirectional(ranks: int) -> Placement:
     >>> bidirectional(ranks=2)
     Placement(bidirectional: rank 0: 0 3, rank 1: 1 2)
     """
-    down = [*range(_positive(ranks, "ranks"))]
+    down = [*range(whole_number(ranks, "ranks"))]
     edges = (*pairwise(range(ranks)), *pairwise(range(ranks, 2 * ranks)))
     return Placement((*down, *down[::-1]), edges, (*down, *down), (0,) * ranks + (1,) * ranks, name="bidirectional")
 
@@ -206,8 +209,8 @@ def custom(
     >>> custom([0, 1, 1, 0]).stages_on
     ((0, 3), (1, 2))
     """
-    chain = tuple(pairwise(range(len(rank_of))))
-    found = chain if edges is None else tuple(sorted((a, b) for a, b in edges))
+    chain = pairwise(range(len(rank_of)))
+    found = tuple(chain if edges is None else edges)
     return Placement(tuple(rank_of), found, tuple(range(len(rank_of))), (0,) * len(rank_of), batch_wide, name)
 
 
@@ -215,8 +218,12 @@ def _chain(rank_of: Sequence[int], name: str) -> Placement:
     return custom(rank_of, name=name)
 
 
-def _positive(value: int, name: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+def whole_number(value: int, name: str) -> int:
+    """A count that a user gives: itself when it is a whole number, 1 or more.
+
+    Raises ScheduleError otherwise.
+    """
+    if type(value) is not int or value < 1:
         raise ScheduleError(f"{name}={value!r}: give a whole number, 1 or more")
     return value
 
@@ -238,22 +245,31 @@ def _topological(stages: int, edges: Sequence[Edge]) -> list[int]:
 
 
 def _check(placement: Placement) -> None:
-    stages = len(placement.rank_of)
-    if not stages or min(placement.rank_of) < 0:
-        raise ScheduleError("a placement needs at least one stage, and ranks count from 0")
-    empty = sorted(set(range(max(placement.rank_of) + 1)) - set(placement.rank_of))
+    stages, held = len(placement.rank_of), sorted(set(placement.rank_of))
+    if not stages or any(type(rank) is not int or rank < 0 for rank in placement.rank_of):
+        raise ScheduleError("a placement needs at least one stage, and ranks are whole numbers from 0")
+    empty = [rank for rank, found in enumerate(held) if rank != found]
     if empty:
         raise ScheduleError(f"rank {empty[0]} holds no stage; number the ranks from 0 without gaps")
-    if len(placement.weights_of) != stages or len(placement.copy_of) != stages:
-        raise ScheduleError(f"there are {stages} stages: give weights_of and copy_of one entry for each")
     for edge in placement.edges:
-        if not all(0 <= stage < stages for stage in edge) or edge[0] == edge[1]:
+        if len(edge) != 2 or edge[0] == edge[1] or not all(type(end) is int and 0 <= end < stages for end in edge):
             raise ScheduleError(f"edge {edge} does not join two of the stages 0 to {stages - 1}")
     if len(set(placement.edges)) < len(placement.edges):
         raise ScheduleError("an edge is given twice; a stage's output goes to another stage once")
     if len(_topological(stages, placement.edges)) < stages:
         raise ScheduleError("the edges form a cycle; a stage cannot come after itself")
-    if any(placement.copy_of[a] != placement.copy_of[b] for a, b in placement.edges):
-        raise ScheduleError("an edge joins two copies of the model; copies share parameters, nothing else")
     if not placement.batch_wide <= set(range(stages)):
         raise ScheduleError(f"batch_wide names a stage that is not there; stages are 0 to {stages - 1}")
+    _check_copies(placement, stages)
+
+
+def _check_copies(placement: Placement, stages: int) -> None:
+    if len(placement.weights_of) != stages or len(placement.copy_of) != stages:
+        raise ScheduleError(f"there are {stages} stages: give weights_of and copy_of one entry for each")
+    if set(placement.copy_of) != set(range(max(placement.copy_of) + 1)):
+        raise ScheduleError("copy_of numbers the copies of the model from 0 without gaps")
+    for stage, first in enumerate(placement.weights_of):
+        if not 0 <= first <= stage or placement.weights_of[first] != first:
+            raise ScheduleError(f"weights_of[{stage}] is {first}: name the first stage with the same parameters")
+    if any(placement.copy_of[a] != placement.copy_of[b] for a, b in placement.edges):
+        raise ScheduleError("an edge joins two copies of the model; copies share parameters, nothing else")

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from annopipe.errors import ScheduleError
-from annopipe.scheduling.actions import Action
+from annopipe.scheduling.actions import Action, overlap
 from annopipe.scheduling.numbering import Numberer, Numbering
-from annopipe.scheduling.placement import Placement
+from annopipe.scheduling.placement import Placement, whole_number
 
 __all__ = ["Programs"]
 
@@ -29,8 +29,8 @@ class Programs:
     def of(cls, placement: Placement, microbatches: int, ranks: Sequence[Iterable[Action | str]]) -> "Programs":
         """Number the actions of every rank; texts are parsed.
 
-        Raises ScheduleError for a text that is no action, a stage or a microbatch that is not there, or another count
-        of ranks than the placement has; the message names rank and step.
+        Raises ScheduleError for what is no action, a stage or a microbatch that is not there, or another count of ranks
+        than the placement has; the message names rank and step.
 
         >>> from annopipe.scheduling import placement
         >>> Programs.of(placement.linear(2), 1, [["0F0", "0B0"], ["1F0", "1B0"]]).ranks
@@ -38,11 +38,30 @@ class Programs:
         """
         if len(ranks) != placement.ranks:
             raise ScheduleError(f"there are actions for {len(ranks)} ranks, and the placement has {placement.ranks}")
-        if microbatches < 1:
-            raise ScheduleError(f"microbatches={microbatches}: give a whole number, 1 or more")
-        numberer = Numberer(placement.stages, microbatches)
+        numberer = Numberer(placement.stages, whole_number(microbatches, "microbatches"))
         numbered = [_number(numberer, rank, actions) for rank, actions in enumerate(ranks)]
         return cls(placement, numberer.numbering(), tuple(numbered))
+
+    @classmethod
+    def of_numbers(
+        cls, placement: Placement, microbatches: int, ranks: Sequence[Sequence[tuple[int, ...]]]
+    ) -> "Programs":
+        """Programs from the numbers of F, B, I and W; a tuple of several numbers is a combination.
+
+        >>> from annopipe.scheduling import placement
+        >>> Programs.of_numbers(placement.v(1), 2, [[(0,), (2,), (1, 6)]]).texts()
+        [['0F0', '1F0', '(0F1;1B0)OVERLAP_F_B']]
+        """
+        plain = Numbering(placement.stages, microbatches)
+        numberer = Numberer(placement.stages, microbatches)
+        numbered = tuple(
+            tuple(
+                chosen[0] if len(chosen) == 1 else numberer.number(overlap(*map(plain.action, chosen)))
+                for chosen in program
+            )
+            for program in ranks
+        )
+        return cls(placement, numberer.numbering(), numbered)
 
     @classmethod
     def numbered(cls, placement: Placement, numbering: Numbering, ranks: Sequence[Sequence[int]]) -> "Programs":
@@ -85,7 +104,15 @@ def _number(numberer: Numberer, rank: int, actions: Iterable[Action | str]) -> t
     program: list[int] = []
     try:
         for given in actions:
-            program.append(numberer.number(Action.parse(given) if isinstance(given, str) else given))
+            program.append(numberer.number(_action(given)))
     except ScheduleError as error:
         raise ScheduleError(f"rank {rank}, step {len(program)}: {error}") from None
     return tuple(program)
+
+
+def _action(given: Action | str) -> Action:
+    if isinstance(given, str):
+        return Action.parse(given)
+    if not isinstance(given, Action):
+        raise ScheduleError(f"{given!r} is not an action: give one, or its text; an idle step is left out")
+    return given

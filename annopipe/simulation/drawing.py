@@ -8,7 +8,7 @@ from annopipe.simulation.spans import Span, Track
 from annopipe.simulation.wording import initials, seconds_text, shorten
 
 if TYPE_CHECKING:
-    from annopipe.simulation.timeline import Timeline
+    from annopipe.simulation.program_timeline import ProgramTimeline
 
 __all__ = ["draw"]
 
@@ -17,7 +17,7 @@ _IDLE, _STALL, _HOST, _WEIGHT, _NO_LANE = ".", "!", "h", "w", "#"
 _MEANING = {_WEIGHT: "weight gradient", _HOST: "host", _STALL: "stalled", _IDLE: "idle"}
 
 
-def draw(timeline: "Timeline", width: int) -> list[str]:
+def draw(timeline: "ProgramTimeline", width: int) -> list[str]:
     """The lines of the drawing: a row per track, the time axis, the legend; none for a timeline that takes no time.
 
     >>> from annopipe.simulation import Task, run

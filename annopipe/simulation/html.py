@@ -16,7 +16,7 @@ from annopipe.simulation.viewer_data import viewer_data
 from annopipe.simulation.wording import seconds_text
 
 if TYPE_CHECKING:
-    from annopipe.simulation.timeline import Timeline
+    from annopipe.simulation.program_timeline import ProgramTimeline
 
 __all__ = ["page", "write"]
 
@@ -24,7 +24,9 @@ _STALLS, _SYNCS = 12, 12
 _SCRIPT = Path(__file__).with_name("viewer.js")
 
 
-def write(path: str | PathLike[str], timelines: Mapping[str, "Timeline"], title: str = "annopipe timeline") -> None:
+def write(
+    path: str | PathLike[str], timelines: Mapping[str, "ProgramTimeline"], title: str = "annopipe timeline"
+) -> None:
     """Write a page that shows timelines below each other on one time scale, each with its table.
 
     Raises AnnopipeError when the file cannot be written; folders that are missing are made.
@@ -40,14 +42,14 @@ def write(path: str | PathLike[str], timelines: Mapping[str, "Timeline"], title:
     write_text(path, page(timelines, title))
 
 
-def page(timelines: Mapping[str, "Timeline"], title: str) -> str:
+def page(timelines: Mapping[str, "ProgramTimeline"], title: str) -> str:
     """The page as text."""
     drawings = "".join(_drawing(n, name, timeline) for n, (name, timeline) in enumerate(timelines.items()))
     tables = "".join(_tables(name, timeline) for name, timeline in timelines.items())
     return shell.page(title, drawings, tables, viewer_data(timelines), _SCRIPT)
 
 
-def _drawing(number: int, name: str, timeline: "Timeline") -> str:
+def _drawing(number: int, name: str, timeline: "ProgramTimeline") -> str:
     chips = [*key_numbers(timeline), ("bubble", f"{timeline.bubble:.0%}")]
     if timeline.comm_time:
         chips += [
@@ -58,13 +60,13 @@ def _drawing(number: int, name: str, timeline: "Timeline") -> str:
     return shell.drawing(number, name, chips)
 
 
-def _tables(name: str, timeline: "Timeline") -> str:
+def _tables(name: str, timeline: "ProgramTimeline") -> str:
     tables = _regions(timeline) + _stalls(timeline) + _syncs(timeline)
     head = f'<div class="head">{shell.heading(name)}</div>\n' if name else ""
     return f'<section>\n{head}<div class="tables">\n{tables}</div>\n</section>\n' if tables else ""
 
 
-def _regions(timeline: "Timeline") -> str:
+def _regions(timeline: "ProgramTimeline") -> str:
     if not timeline.regions:
         return ""
     longest = max(region.comm for region in timeline.regions) or 1.0
@@ -82,7 +84,7 @@ def _regions(timeline: "Timeline") -> str:
     return _table("communication", "regions", head, rows)
 
 
-def _stalls(timeline: "Timeline") -> str:
+def _stalls(timeline: "ProgramTimeline") -> str:
     stalls = sorted(timeline.stalls, key=lambda stall: -stall.seconds)
     if not stalls:
         return ""
@@ -97,7 +99,7 @@ def _stalls(timeline: "Timeline") -> str:
     return _table(caption, "stalls", head, rows)
 
 
-def _syncs(timeline: "Timeline") -> str:
+def _syncs(timeline: "ProgramTimeline") -> str:
     syncs = sorted(timeline.host_syncs, key=lambda sync: -sync.blocked)
     if not syncs:
         return ""

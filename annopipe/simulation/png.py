@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 from annopipe.simulation.pictures import painter
 
 if TYPE_CHECKING:
-    from annopipe.simulation.timeline import Timeline
+    from annopipe.simulation.program_timeline import ProgramTimeline
 
 __all__ = ["write"]
 
 
-def write(path: str | PathLike[str], timelines: Mapping[str, "Timeline"], title: str = "annopipe timeline") -> None:
+def write(
+    path: str | PathLike[str], timelines: Mapping[str, "ProgramTimeline"], title: str = "annopipe timeline"
+) -> None:
     """Draw timelines below each other on one time axis: the issuing thread and each process group, stalls, host reads.
 
     Raises AnnopipeError when matplotlib is not installed or the file cannot be written.

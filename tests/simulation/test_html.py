@@ -1,12 +1,12 @@
 import pytest
 
-from annopipe.simulation import Network, Task, Timeline, html, run
+from annopipe.simulation import Network, ProgramTimeline, Task, html, run
 from annopipe.simulation.wording import seconds_text
 from tests.simulation.pages import NASTY, Outline, data
 from tests.simulation.programs import overlapped
 
 
-def nasty() -> Timeline:
+def nasty() -> ProgramTimeline:
     return run(
         [
             Task(NASTY, "launch", 2.0, NASTY, NASTY, NASTY, queue=NASTY),

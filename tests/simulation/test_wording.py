@@ -37,7 +37,15 @@ def test_shortened_text_keeps_its_end():
 
 @pytest.mark.parametrize(
     ("amount", "text"),
-    [(0.0, "0"), (0.5, "0.5"), (9999.4, "9999"), (9999.6, "10 k"), (999_960.0, "1 M"), (8e10, "80 G"), (2.5e13, "25 T")],
+    [
+        (0.0, "0"),
+        (0.5, "0.5"),
+        (9999.4, "9999"),
+        (9999.6, "10 k"),
+        (999_960.0, "1 M"),
+        (8e10, "80 G"),
+        (2.5e13, "25 T"),
+    ],
 )
 def test_amounts_have_four_digits_and_the_letter_that_fits(amount, text):
     assert amount_text(amount) == text

@@ -23,7 +23,7 @@ from annopipe.simulation.picture.sheet import EDGE, FONT, INK, SOFT, Sheet
 from annopipe.simulation.wording import one_line
 
 if TYPE_CHECKING:
-    from annopipe.simulation.timeline import Timeline
+    from annopipe.simulation.program_timeline import ProgramTimeline
 
 __all__ = ["draw", "save"]
 
@@ -33,12 +33,12 @@ _THREAD, _GROUP, _GAP = 0.64, 0.58, 0.08
 _HEAD, _TICKS, _NOTE, _SPACE = 0.3, 0.26, 0.18, 0.22
 
 
-def save(path: str | PathLike[str], timelines: Mapping[str, "Timeline"], title: str) -> None:
+def save(path: str | PathLike[str], timelines: Mapping[str, "ProgramTimeline"], title: str) -> None:
     """Draw timelines and write the picture as PNG."""
     sheet.save(path, lambda: draw(timelines, title))
 
 
-def draw(timelines: Mapping[str, "Timeline"], title: str) -> Figure:
+def draw(timelines: Mapping[str, "ProgramTimeline"], title: str) -> Figure:
     """The picture as a figure; it gets wider with the number of bars, up to a limit.
 
     >>> from annopipe.simulation import Task, run

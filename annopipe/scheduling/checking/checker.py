@@ -1,0 +1,77 @@
+"""Check a schedule, rule by rule; the first that is broken raises an error with rank, step, action, and what to do."""
+
+from annopipe.errors import ScheduleError
+from annopipe.scheduling.action_costs import ActionCosts
+from annopipe.scheduling.checking.combinations import parts_are_independent
+from annopipe.scheduling.checking.deadlock import no_deadlock
+from annopipe.scheduling.checking.facts import Facts
+from annopipe.scheduling.checking.memory import fits_in_memory
+from annopipe.scheduling.checking.message_order import messages_arrive_in_order, pairs_agree
+from annopipe.scheduling.checking.messages import messages_in_place, messages_match
+from annopipe.scheduling.checking.once import nothing_missing, nothing_twice
+from annopipe.scheduling.checking.own_order import forward_before_backward, whole_batch_first
+from annopipe.scheduling.checking.ownership import own_microbatches_only, own_stages_only
+from annopipe.scheduling.checking.parameters import gradients_reduced_last, unsharded_when_used
+from annopipe.scheduling.programs import Programs
+
+__all__ = ["RULES", "check"]
+
+# In this order: later rules take for granted what earlier ones found.
+RULES = (
+    own_stages_only,
+    own_microbatches_only,
+    nothing_twice,
+    nothing_missing,
+    parts_are_independent,
+    forward_before_backward,
+    whole_batch_first,
+    messages_match,
+    messages_in_place,
+    messages_arrive_in_order,
+    no_deadlock,
+    unsharded_when_used,
+    gradients_reduced_last,
+)
+
+
+def check(
+    programs: Programs,
+    *,
+    memory: float | None = None,
+    costs: ActionCosts | None = None,
+    rendezvous: bool = False,
+) -> None:
+    """Raise ScheduleError when programs cannot be run, or do not compute what a step of training (or a forward) is.
+
+    Programs with messages and without are checked; without, messages are taken to be sent as soon as they can be.
+
+    Args:
+        programs: what every rank does.
+        memory: how much of activations a rank may keep, in the unit of `costs.activation`; None is any amount.
+        costs: what each stage's activation takes; without it one microbatch on one stage takes 1.
+        rendezvous: also ask that both ranks of each pair have their messages in one order, which a transport needs in
+            which a send waits for its receive. Lowering makes such schedules.
+
+    >>> from annopipe.scheduling import placement
+    >>> check(Programs.of(placement.linear(2), 1, [["0F0", "0B0"], ["1F0", "1B0"]]))
+    >>> check(Programs.of(placement.linear(1), 1, [["0B0", "0F0"]]))
+    Traceback (most recent call last):
+    ...
+    annopipe.errors.ScheduleError: rank 0, step 0: 0B0 is in front of 0F0 (step 1); put 0F0 first: a backward needs what \
+its forward left
+    <BLANKLINE>
+                step 0   step 1
+    -> rank 0   0B0      0F0
+                ^        ^
+    """
+    if memory is not None and memory < 0:
+        raise ScheduleError(f"memory={memory}: give the activations that a rank may keep, 0 or more")
+    facts = Facts.of(programs)
+    for rule in RULES:
+        rule(facts)
+    if rendezvous:
+        pairs_agree(facts)
+    if memory is not None:
+        used = costs or ActionCosts()
+        used.refuse_other_stages(programs.numbering)
+        fits_in_memory(facts, memory, used)
