@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TypeVar
 
 import click
@@ -61,12 +62,12 @@ def measure(names: Sequence[str], ranks: int, microbatches: int, rounds: int) ->
     sizes: dict[str, int] = {}
     for _ in range(rounds):
         for name in names:
-            built = _timed(times[name], "build", lambda name=name: schedule(name, ranks, microbatches))
+            built = _timed(times[name], "build", partial(schedule, name, ranks, microbatches))
             lowered = _timed(times[name], "lower", built.lowered)
             # The rules look at plain data; nothing is kept from lowering.
             fresh = Schedule(Programs(lowered.placement, lowered.programs.numbering, lowered.programs.ranks), name)
             _timed(times[name], "check", fresh.check)
-            _timed(times[name], "simulate", lambda fresh=fresh: _numbers(fresh))
+            _timed(times[name], "simulate", partial(_numbers, fresh))
             sizes[name] = sum(map(len, lowered.programs.ranks))
     return [
         Measured(

@@ -115,3 +115,7 @@ def with_messages(schedule: Schedule) -> Schedule:
             program += [Action(kind, a.stage, a.microbatch) for kind, a, near in back if others(a.stage, near)]
         ranks.append(program)
     return Schedule.of(placement, schedule.microbatches, ranks, schedule.name)
+
+
+def place_of(order: list[str], message: tuple[str, Action, object]) -> int:
+    return order.index(str(message[1]))
