@@ -60,7 +60,7 @@ def _no_time(node: fx.Node) -> float:  # noqa: ARG001 - the scheduler's own name
     return 0.0
 
 
-def _without_measurements() -> dict[str, str]:
+def _without_measurements() -> dict[str, Any]:
     """Later than PyTorch 2.11, the scheduler measures computation unless it is told not to."""
     known = inspect.signature(overlap_scheduling.OverlapScheduler).parameters
     return {"compute_estimator": "analytical"} if "compute_estimator" in known else {}
