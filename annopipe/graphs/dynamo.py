@@ -41,6 +41,7 @@ _SETTINGS = {
     "capture_scalar_outputs": True,
     "do_not_emit_runtime_asserts": True,  # AOT tracing of the captured graph makes its own
     "side_effect_replay_policy": "warn",
+    "skip_guards_on_constant_func_defaults": False,
     "specialize_float": True,
     "specialize_int": True,
     "trace_autograd_ops": True,
