@@ -23,7 +23,7 @@ __all__ = ["run"]
 
 
 _TINY = Case(blocks=1, sequence=32, hidden=64, expert_hidden=64, experts=8, top_k=2)
-_MEDIUM = Case(blocks=4, batch=2, sequence=1024, hidden=1024, expert_hidden=512, experts=32, top_k=4)
+_MEDIUM = Case(blocks=2, batch=2, sequence=1024, hidden=1024, expert_hidden=512, experts=32, top_k=4)
 _SKEWED = dataclasses.replace(_TINY, experts=32, top_k=1, routing="skewed", skew=2.0)
 
 
