@@ -1,5 +1,7 @@
 """Random schedules that can run, on placements of every sort, and costs for them."""
 
+from functools import partial
+
 from hypothesis import strategies as st
 
 from annopipe.scheduling import placement as placements
@@ -109,7 +111,7 @@ def with_messages(schedule: Schedule) -> Schedule:
             back = [("SEND_F", a, placement.successors) for a in singles(action, "F")]
             back += [("SEND_B", a, placement.predecessors) for a in singles(action, "BI")]
             order = [str(part) for part in action.parts or (action,)]
-            back.sort(key=lambda message, order=order: order.index(str(message[1])))
+            back.sort(key=partial(place_of, order))
             program += [Action(kind, a.stage, a.microbatch) for kind, a, near in front if others(a.stage, near)]
             program.append(action)
             program += [Action(kind, a.stage, a.microbatch) for kind, a, near in back if others(a.stage, near)]
