@@ -83,7 +83,7 @@ class ActionCosts:
     def duration(self, action: Action) -> float:
         """The time of one action; messages take none of the rank's own time.
 
-        >>> from annopipe.scheduling.actions import COMPUTE, Action
+        >>> from annopipe.scheduling.actions import Action
         >>> costs = table(F=1.0, I=1.0, W=1.0, FB=2.5)
         >>> costs.duration(Action.parse("(0F1;1B0)OVERLAP_F_B")), costs.duration(Action.parse("(0F1;1W0)OVERLAP"))
         (2.5, 2.0)

@@ -5,11 +5,13 @@ those of the programs' numbering; the further messages of a sending action that 
 nothing else, have numbers behind it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 from annopipe.scheduling.action_costs import ActionCosts
-from annopipe.scheduling.actions import COMPUTE
+from annopipe.scheduling.actions import COMPUTE, Action
+from annopipe.scheduling.dependencies import parts_of
+from annopipe.scheduling.operations import Operation
 from annopipe.scheduling.programs import Programs
 from annopipe.simulation.ranks.programs import COMPUTATION, GROUP
 
@@ -20,10 +22,11 @@ class Tables:
     """What `RankPrograms` holds, by number: see there.
 
     Attributes:
+        lines: links by sender, receiver and "", and resources of one rank by that rank, twice, and their name.
         copied: for every number behind the numbering, the sending action.
     """
 
-    def __init__(self, programs: Programs, costs: ActionCosts) -> None:
+    def __init__(self, programs: Programs, costs: ActionCosts, operations: Sequence[Operation] = ()) -> None:
         self._programs, self._costs = programs, costs
         self._numbering, self._placement = programs.numbering, programs.placement
         size = programs.numbering.size
@@ -31,32 +34,23 @@ class Tables:
         self.first, self.second = [-1] * size, [-1] * size
         self.link = [COMPUTATION] * size
         self.at_start, self.at_end = [0.0] * size, [0.0] * size
-        self.links: dict[tuple[int, int], int] = {}
+        self.lines: dict[tuple[int, int, str], int] = {}
         self.more: dict[int, tuple[int, ...]] = {}
-        self.parts: dict[int, tuple[int, ...]] = {}
+        self.parts = {number: parts for number, parts in parts_of(programs.numbering).items() if parts}
         self.copied: list[int] = []
         self._taken: set[range] = set()  # the numbers of sending actions that have a message
         self._copies: dict[int, tuple[int, ...]] = {}
-        self._fill_parts()
+        for number in self.parts:
+            self.link[number] = GROUP
         self._gradients = self._find_gradients()
         for stage in range(self._placement.stages):
             self._fill_stage(stage)
-        self._fill_extras()
+        self._fill_extras({operation.name: operation for operation in operations})
         self.ranks = self._with_messages()
 
     def _numbers(self, kind: str, stage: int) -> range:
         first = self._numbering.first(kind, stage)
         return range(first, first + self._numbering.microbatches)
-
-    def _fill_parts(self) -> None:
-        """A combination stands for its parts, a nano-batched action for the one that is not."""
-        numbering = self._numbering
-        front = {kind: [numbering.first(kind, s) for s in range(numbering.stages)] for kind in COMPUTE}
-        for number, action in enumerate(numbering.extras, numbering.base):
-            if action.is_compute:
-                singles = action.parts or (action,)
-                self.parts[number] = tuple([front[part.kind][part.stage] + (part.microbatch or 0) for part in singles])
-                self.link[number] = GROUP
 
     def _find_gradients(self) -> list[Sequence[int]]:
         """For each stage and microbatch the action that makes the gradient of its input: B, or I where there is one."""
@@ -128,7 +122,7 @@ class Tables:
         place = slice(messages.start, messages.stop)
         self.durations[place] = self._costs.times("send", source, len(messages))
         self.first[place] = made
-        line = self.links.setdefault((sender, receiver), len(self.links))
+        line = self.lines.setdefault((sender, receiver, ""), len(self.lines))
         self.link[place] = [line] * len(messages)
         return messages
 
@@ -152,12 +146,31 @@ class Tables:
                     return single
         return -1
 
-    def _fill_extras(self) -> None:
+    def _fill_extras(self, operations: Mapping[str, Operation]) -> None:
         for number, action in enumerate(self._numbering.extras, self._numbering.base):
-            self.durations[number] = self._costs.duration(action)
+            operation = operations.get(action.kind)
+            if operation:
+                self._fill_operation(number, action, operation)
+            else:
+                self.durations[number] = self._costs.duration(action)
             for part in self.parts.get(number, ()):
                 self.at_start[number] += self.at_start[part]
                 self.at_end[number] += self.at_end[part]
+
+    def _fill_operation(self, number: int, action: Action, operation: Operation) -> None:
+        costs, stage = self._costs, action.stage
+        self.durations[number] = costs.duration(action) if action.kind in costs.operations else operation.time
+        (self.at_start if operation.memory > 0 else self.at_end)[number] = operation.memory * costs.activation_of(stage)
+        if operation.resource == "compute":
+            return
+        rank = self._placement.rank_of[stage]
+        self.link[number] = self.lines.setdefault((rank, rank, operation.resource), len(self.lines))
+        # What it follows has ended when the rank comes to it; what it precedes has to wait.
+        microbatches = range(self._numbering.microbatches) if action.microbatch is None else [action.microbatch]
+        for kind in {"F": "F", "B": "BI", "W": "BW"}[operation.before] if operation.before else "":
+            for single in (self._numbers(kind, stage)[microbatch] for microbatch in microbatches):
+                self.more[single] = (*self.more.get(single, ()), number)
+                self.link[single] = GROUP
 
     @cached_property
     def _is_forward_only(self) -> bool:

@@ -151,4 +151,4 @@ class Schedule:
 
         Raises ScheduleError when the schedule cannot finish, CostError when the costs are of other stages.
         """
-        return simulating.simulate(self.programs, costs or ActionCosts(), self.name)
+        return simulating.simulate(self.programs, costs or ActionCosts(), self.operations, self.name)

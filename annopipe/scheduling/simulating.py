@@ -2,7 +2,8 @@
 
 A schedule without messages is simulated as if every result went to the other ranks as soon as it is there. A receive
 takes no time: the action that needs the message waits for it. A message goes over every edge between stages on
-different ranks, so that a stage with two successors elsewhere sends two.
+different ranks, so that a stage with two successors elsewhere sends two. An operation on a resource of its own runs
+beside the computation, from when its rank comes to it; what it precedes waits for it.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from annopipe.scheduling.action_costs import ActionCosts
 from annopipe.scheduling.encoding import Tables
 from annopipe.scheduling.numbering import Numbering
+from annopipe.scheduling.operations import Operation
 from annopipe.scheduling.placement import Placement
 from annopipe.scheduling.programs import Programs
 from annopipe.simulation.ranks.programs import Label, RankPrograms
@@ -19,7 +21,9 @@ from annopipe.simulation.ranks.timeline import ScheduleTimeline
 __all__ = ["rank_programs", "simulate"]
 
 
-def simulate(programs: Programs, costs: ActionCosts, name: str = "") -> ScheduleTimeline:
+def simulate(
+    programs: Programs, costs: ActionCosts, operations: Sequence[Operation] = (), name: str = ""
+) -> ScheduleTimeline:
     """When every action of a schedule runs, at these costs.
 
     Raises ScheduleError when the schedule cannot finish, CostError when the costs are of other stages.
@@ -30,16 +34,18 @@ def simulate(programs: Programs, costs: ActionCosts, name: str = "") -> Schedule
     >>> simulate(programs, table(F=1.0, B=2.0, latency=0.25)).makespan
     6.5
     """
-    return ScheduleTimeline.of(rank_programs(programs, costs, name))
+    return ScheduleTimeline.of(rank_programs(programs, costs, operations, name))
 
 
-def rank_programs(programs: Programs, costs: ActionCosts, name: str = "") -> RankPrograms:
+def rank_programs(
+    programs: Programs, costs: ActionCosts, operations: Sequence[Operation] = (), name: str = ""
+) -> RankPrograms:
     """What the simulation takes.
 
     Raises CostError when the costs are of other stages.
     """
     costs.refuse_other_stages(programs.numbering)
-    tables = Tables(programs, costs)
+    tables = Tables(programs, costs, operations)
     placement, numbering = programs.placement, programs.numbering
     return RankPrograms(
         ranks=tables.ranks,
@@ -47,8 +53,8 @@ def rank_programs(programs: Programs, costs: ActionCosts, name: str = "") -> Ran
         first=tables.first,
         second=tables.second,
         link=tables.link,
-        links=tuple(tables.links),
-        latencies=[costs.latency] * len(tables.links),
+        links=[(sender, receiver) for sender, receiver, _ in tables.lines],
+        latencies=[0.0 if resource else costs.latency for *_, resource in tables.lines],
         label=_Labels(placement, numbering, tables.copied).label,
         more=tables.more,
         parts=tables.parts,

@@ -17,12 +17,12 @@ def path(programs: RankPrograms, starts: Sequence[float], ends: Sequence[float])
 
     Where several things held an action up until the same moment, the path stays on the rank.
     """
-    search = _Search(programs, starts, ends)
+    search, own = _Search(programs, starts, ends), programs.own
     found: list[tuple[int, int]] = []
     place = search.last()
     while place is not None:
         rank, number = place[0], search.number(place)
-        if programs.link[number] < 0:
+        if programs.link[number] < 0 or programs.link[number] in own:
             found.append((rank, number))
         elif ends[number] > starts[number]:
             found.append((-1, number))
@@ -39,18 +39,21 @@ class _Search:
 
     @cached_property
     def places(self) -> dict[int, Place]:
-        ranks = enumerate(self.programs.ranks)
-        return {number: (rank, step) for rank, program in ranks for step, number in enumerate(program)}
+        """Where each action is; a part is where its combination is."""
+        ranks, parts = enumerate(self.programs.ranks), self.programs.parts
+        found = {number: (rank, step) for rank, program in ranks for step, number in enumerate(program)}
+        return found | {part: found[number] for number in parts if number in found for part in parts[number]}
 
     def number(self, place: Place) -> int:
         rank, step = place
         return self.programs.ranks[rank][step]
 
     def last(self) -> Place | None:
-        """The computation that ends last."""
-        computations = (n for n in self.places if self.programs.link[n] < 0)
+        """What ends last, of all but messages."""
+        link, own = self.programs.link, self.programs.own
+        candidates = (n for n in self.places if link[n] < 0 or link[n] in own)
         # Of equal ends the one that a rank runs last: those before it take no time.
-        number = max(computations, key=lambda n: (self.ends[n], self.places[n][1]), default=None)
+        number = max(candidates, key=lambda n: (self.ends[n], self.places[n][1]), default=None)
         return None if number is None else self.places[number]
 
     def causes(self, place: Place) -> Iterator[Place]:

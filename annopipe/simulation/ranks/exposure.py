@@ -22,13 +22,14 @@ def exposed(programs: RankPrograms, starts: Sequence[float], ends: Sequence[floa
 def _issued(programs: RankPrograms, ends: Sequence[float]) -> dict[int, float]:
     """When the sender comes to each message."""
     found: dict[int, float] = {}
+    own = programs.own
     for program in programs.ranks:
         now = 0.0
         for number in program:
-            if programs.link[number] >= 0:
-                found[number] = now
-            else:
+            if programs.link[number] < 0:
                 now = ends[number]
+            elif programs.link[number] not in own:
+                found[number] = now
     return found
 
 

@@ -3,19 +3,31 @@
 Actions count in the order in which the rank runs them: what one frees at its end is free for the next at its start.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from operator import itemgetter
 
 from annopipe.simulation.ranks.programs import RankPrograms
 
 __all__ = ["peak", "steps"]
 
 
-def peak(programs: RankPrograms, numbers: Sequence[int]) -> float:
-    """The most that the actions of a rank keep at once, without what it keeps all the time."""
+def peak(
+    programs: RankPrograms,
+    numbers: Sequence[int],
+    beside: Sequence[int],
+    starts: Sequence[float],
+    ends: Sequence[float],
+) -> float:
+    """The most that the actions of a rank, and those beside them, keep at once, without what it keeps all the time."""
     if not programs.at_start:
         return 0.0
-    at_start, at_end = programs.at_start, programs.at_end
     held = most = 0.0
+    if beside:
+        for _, change in _changes(programs, numbers, beside, starts, ends):
+            held += change
+            most = max(most, held)
+        return most
+    at_start, at_end = programs.at_start, programs.at_end
     for number in numbers:
         held += at_start[number]
         most = max(most, held)
@@ -24,13 +36,18 @@ def peak(programs: RankPrograms, numbers: Sequence[int]) -> float:
 
 
 def steps(
-    programs: RankPrograms, rank: int, numbers: Sequence[int], starts: Sequence[float], ends: Sequence[float]
+    programs: RankPrograms,
+    rank: int,
+    numbers: Sequence[int],
+    beside: Sequence[int],
+    starts: Sequence[float],
+    ends: Sequence[float],
 ) -> tuple[tuple[float, float], ...]:
     """(from when, how much) for a rank, parameters included; the largest amount is the peak."""
     parameters = programs.parameters[rank] if programs.parameters else 0.0
     found = [(0.0, parameters)]
     held = 0.0
-    for time, change in _changes(programs, numbers, starts, ends):
+    for time, change in _changes(programs, numbers, beside, starts, ends):
         held += change
         amount = parameters + held
         # Freed and then allocated at one moment is one step; allocated and then freed is not: it may be the peak.
@@ -42,11 +59,19 @@ def steps(
 
 
 def _changes(
-    programs: RankPrograms, numbers: Sequence[int], starts: Sequence[float], ends: Sequence[float]
-) -> Iterator[tuple[float, float]]:
-    if programs.at_start:
-        for number in numbers:
-            if programs.at_start[number]:
-                yield starts[number], programs.at_start[number]
-            if programs.at_end[number]:
-                yield ends[number], programs.at_end[number]
+    programs: RankPrograms,
+    numbers: Sequence[int],
+    beside: Sequence[int],
+    starts: Sequence[float],
+    ends: Sequence[float],
+) -> list[tuple[float, float]]:
+    """When what is added, in order; at one moment the rank's own actions come first."""
+    if not programs.at_start:
+        return []
+    found = []
+    for number in (*numbers, *beside):
+        if programs.at_start[number]:
+            found.append((starts[number], programs.at_start[number]))
+        if programs.at_end[number]:
+            found.append((ends[number], programs.at_end[number]))
+    return sorted(found, key=itemgetter(0)) if beside else found

@@ -1,13 +1,16 @@
 """What many ranks do, as flat lists of numbers: the input of the simulation.
 
-An action is a whole number from 0, and everything about it stands at that place of a list. Actions are of two sorts:
+An action is a whole number from 0, and everything about it stands at that place of a list. There are three sorts:
 
     computation   occupies its rank for its duration
-    message       never blocks its rank, since it waits only for an earlier action of it; occupies its link for its
-                  duration, and arrives the link's latency later
+    message       occupies its link for its duration, and arrives the link's latency later
+    operation     occupies a resource of its rank, such as a copy engine, for its duration
+
+The last two never block their rank: they wait only for what their rank did before, and for their turn on the link or
+the resource. In the lists a resource is a link from a rank to itself.
 
 A computation that stands for others is a combination: it waits for the inputs of all its parts, and they end when it
-ends. Only computations and messages are in the programs; that of a receiver is the action that waits for the message.
+ends. A receiver has no action for a message: what needs it waits for it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +45,7 @@ class RankPrograms:
         durations: by action: seconds on its rank, for a message on its link.
         first, second: by action: what it waits for; -1 is nothing.
         link: by action: the link that a message takes; COMPUTATION, or GROUP for a computation in `parts` or `more`.
-        links: sender and receiver of each link.
+        links: sender and receiver of each link; of a resource twice the rank that has it.
         latencies: of each link, from the end of sending to arrival.
         label: what an action is called; for a message, the sending action.
         more: what an action waits for besides `first` and `second`.
@@ -75,3 +78,8 @@ class RankPrograms:
         for single in self.parts.get(number, (number,)):
             found += (self.first[single], self.second[single], *self.more.get(single, ()))
         return tuple(before for before in found if before >= 0)
+
+    @property
+    def own(self) -> frozenset[int]:
+        """The links that are resources of a rank."""
+        return frozenset(line for line, (sender, receiver) in enumerate(self.links) if sender == receiver)

@@ -71,9 +71,21 @@ class ScheduleTimeline(Timeline):
 
     @cached_property
     def computations(self) -> tuple[tuple[int, ...], ...]:
-        """For each rank the numbers of what occupies it, in order: all that is not a message."""
+        """For each rank the numbers of what occupies it, in order."""
         link = self.programs.link
         return tuple(tuple([n for n in program if link[n] < 0]) for program in self.programs.ranks)
+
+    @cached_property
+    def operations(self) -> tuple[tuple[int, ...], ...]:
+        """For each rank the numbers of what runs on resources of its own."""
+        link, own = self.programs.link, self.programs.own
+        return tuple(tuple([n for n in program if link[n] in own]) if own else () for program in self.programs.ranks)
+
+    @cached_property
+    def sends(self) -> tuple[int, ...]:
+        """The numbers of all messages, sender by sender in the order of sending."""
+        link, own = self.programs.link, self.programs.own
+        return tuple([n for program in self.programs.ranks for n in program if link[n] >= 0 and link[n] not in own])
 
     @cached_property
     def spans(self) -> tuple[tuple[RankSpan, ...], ...]:
@@ -83,10 +95,16 @@ class ScheduleTimeline(Timeline):
         )
 
     @cached_property
+    def beside(self) -> tuple[tuple[RankSpan, ...], ...]:
+        """What runs beside the actions of each rank, on resources of its own."""
+        return tuple(
+            tuple([self.span(rank, number) for number in numbers]) for rank, numbers in enumerate(self.operations)
+        )
+
+    @cached_property
     def messages(self) -> tuple[Message, ...]:
         """All messages, sender by sender in the order of sending."""
-        link = self.programs.link
-        return tuple([self.message(n) for program in self.programs.ranks for n in program if link[n] >= 0])
+        return tuple([self.message(number) for number in self.sends])
 
     def span(self, rank: int, number: int) -> RankSpan:
         """One action of a rank."""
@@ -103,15 +121,24 @@ class ScheduleTimeline(Timeline):
         return Message(self.programs.label(number).text, sender, receiver, start, sent, self.ends[number])
 
     @cached_property
+    def _bounds(self) -> tuple[tuple[float, float], ...]:
+        """First start and last end of each rank that does something, on resources of its own too."""
+        found = []
+        for own, beside in zip(self.computations, self.operations, strict=True):
+            first = [self.starts[n] for n in (*own[:1], *beside)]
+            if first:
+                found.append((min(first), max([self.ends[n] for n in (*own[-1:], *beside)])))
+        return tuple(found)
+
+    @cached_property
     def makespan(self) -> float:
         """When the last rank is finished."""
-        return max((self.ends[numbers[-1]] for numbers in self.computations if numbers), default=0.0)
+        return max((end for _, end in self._bounds), default=0.0)
 
     @cached_property
     def window(self) -> float:
         """The largest last end minus first start of a rank."""
-        busy = (numbers for numbers in self.computations if numbers)
-        return max((self.ends[numbers[-1]] - self.starts[numbers[0]] for numbers in busy), default=0.0)
+        return max((end - start for start, end in self._bounds), default=0.0)
 
     @cached_property
     def busy(self) -> tuple[float, ...]:
@@ -138,13 +165,12 @@ class ScheduleTimeline(Timeline):
     @property
     def message_count(self) -> int:
         """How many messages there are."""
-        return sum(map(len, self.programs.ranks)) - sum(map(len, self.computations))
+        return len(self.sends)
 
     @cached_property
     def comm_time(self) -> float:
         """Seconds for which messages occupy links, all links together."""
-        link, durations = self.programs.link, self.programs.durations
-        return math.fsum([durations[n] for program in self.programs.ranks for n in program if link[n] >= 0])
+        return math.fsum([self.programs.durations[number] for number in self.sends])
 
     @cached_property
     def exposed(self) -> tuple[float, ...]:
@@ -163,7 +189,8 @@ class ScheduleTimeline(Timeline):
     @cached_property
     def activations(self) -> tuple[float, ...]:
         """The most that activations occupy on each rank."""
-        return tuple(memory.peak(self.programs, numbers) for numbers in self.computations)
+        curves = zip(self.computations, self.operations, strict=True)
+        return tuple(memory.peak(self.programs, *numbers, self.starts, self.ends) for numbers in curves)
 
     @property
     def peaks(self) -> tuple[float, ...]:
@@ -179,10 +206,8 @@ class ScheduleTimeline(Timeline):
     @cached_property
     def memory(self) -> tuple[tuple[tuple[float, float], ...], ...]:
         """The memory of each rank over time as steps, (from when, how much), parameters included."""
-        return tuple(
-            memory.steps(self.programs, rank, numbers, self.starts, self.ends)
-            for rank, numbers in enumerate(self.computations)
-        )
+        curves = enumerate(zip(self.computations, self.operations, strict=True))
+        return tuple(memory.steps(self.programs, rank, *numbers, self.starts, self.ends) for rank, numbers in curves)
 
     @cached_property
     def critical_path(self) -> tuple[RankSpan | Message, ...]:
@@ -195,13 +220,14 @@ class ScheduleTimeline(Timeline):
         return tuple(self.message(n) if rank < 0 else self.span(rank, n) for rank, n in path)
 
     def to_dict(self) -> dict[str, object]:
-        """Plain data: the numbers, those of each rank, the critical path, the spans and the messages."""
+        """Plain data: the numbers, those of each rank, the critical path, all spans and the messages."""
         names = ("name", "ranks", "makespan", "window", "bubble", "idle", "exposed_comm", "comm_time", "message_count")
         by_rank = ("busy", "bubbles", "exposed", "peaks", "activations", "memory")
         return {
             **{name: getattr(self, name) for name in (*names, "peak_memory", *by_rank)},
             "critical_path": [entry.text for entry in self.critical_path],
             "spans": [[asdict(span) for span in spans] for spans in self.spans],
+            "beside": [[asdict(span) for span in spans] for spans in self.beside],
             "messages": [asdict(message) for message in self.messages],
         }
 
