@@ -30,7 +30,7 @@ Examples:
     "--memory",
     type=click.FloatRange(0),
     metavar="AMOUNT",
-    help="The most activations of a rank: in stages' microbatches, or as --costs activation= says.",
+    help="The most activations of a rank; of one microbatch on one stage they are 1, or what --costs says.",
 )
 @costs_option
 @click.option(

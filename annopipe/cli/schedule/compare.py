@@ -2,11 +2,13 @@
 
 import json
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+import annopipe as ap
 from annopipe.cli.schedule.comparing import Compared, compared
+from annopipe.cli.schedule.costs import costs_text, plain_costs
 from annopipe.cli.schedule.options import Counts, costs_option, counts_options, json_option, width_of_terminal
 from annopipe.cli.schedule.progress import doing
 
@@ -28,10 +30,9 @@ _NUMBERS = (
     "comm_time",
     "exposed_comm",
 )
-_EQUAL = "F = I = W = 1 s, B = 2 s, messages 0 s, activation 1"
 _OF_THE_MODEL = (
-    "per microbatch on 1/p of the model: with v stages a rank, a stage has 1/v of the times and the memory; a message is "
-    "one stage's output and stays whole"
+    "per microbatch on 1/p of the model: with v stages a rank, a stage has 1/v of the times and of the memory; a "
+    "message is one stage's output and stays whole"
 )
 _OF_A_STAGE = "per microbatch and stage, however many stages a rank has"
 
@@ -44,7 +45,7 @@ Examples:
 
 @click.command("compare", epilog=_EXAMPLES)
 @click.argument("subjects", nargs=-1, metavar="[NAME|FILE.csv]...")
-@counts_options(files=False)
+@counts_options(files=True)
 @costs_option
 @click.option("--per-stage", is_flag=True, help="Costs are those of a stage, however many a rank has.")
 @click.option("--sort", type=click.Choice([*_SORTS]), help="The smallest first; without, in the order given.")
@@ -69,25 +70,24 @@ def command(
     volume of communication. Names beside a file have the file's ranks and microbatches. What the counts have no meaning
     for is listed with the reason.
     """
+    costs = costs or ap.costs.table()
     found = compared(subjects, counts, costs, per_stage=per_stage)
     if sort is not None:
         found = found.sorted_by(_SORTS[sort])
     if as_json:
-        click.echo(_json(found))
+        click.echo(_json(found, {"costs": plain_costs(costs), "per_stage": per_stage}))
     else:
-        with doing("counting"):
-            text = _text(found, f"{'as given' if costs else _EQUAL}, {_OF_A_STAGE if per_stage else _OF_THE_MODEL}")
-        click.echo(text)
+        click.echo(_text(found, f"{costs_text(costs)}; {_OF_A_STAGE if per_stage else _OF_THE_MODEL}"))
     _draw(found, png, html)
 
 
-def _json(found: Compared) -> str:
+def _json(found: Compared, given: dict[str, Any]) -> str:
     rows = [
         {"name": name, "microbatches": found.microbatches[name], **{key: getattr(timeline, key) for key in _NUMBERS}}
         for name, timeline in found.timelines.items()
     ]
     left_out = [{"name": name, "reason": reason} for name, reason in found.left_out.items()]
-    return json.dumps({"schedules": rows, "left_out": left_out}, indent=1)
+    return json.dumps({**given, "schedules": rows, "left_out": left_out}, indent=1)
 
 
 def _text(found: Compared, costs: str) -> str:

@@ -41,7 +41,7 @@ class Compared:
         return replace(self, timelines=dict(ordered))
 
 
-def compared(subjects: Sequence[str], counts: Counts, costs: "ActionCosts | None", *, per_stage: bool) -> Compared:
+def compared(subjects: Sequence[str], counts: Counts, costs: "ActionCosts", *, per_stage: bool) -> Compared:
     """Simulate the subjects, or without any all schedules that train a chain of stages.
 
     Raises:
@@ -54,11 +54,12 @@ def compared(subjects: Sequence[str], counts: Counts, costs: "ActionCosts | None
     subjects = subjects or [name for name in ap.schedules() if name not in _NOT_BY_DEFAULT]
     # Names first: one that is not there is a slip of the pen, not a schedule to leave out.
     names = dict.fromkeys(subject if is_file(subject) else entry(subject).name for subject in subjects)
-    files = {name: load(name, Counts()) for name in names if is_file(name)}
+    of_files = replace(counts, microbatches=None) if counts.placement else Counts()
+    files = {name: load(name, of_files) for name in names if is_file(name)}
     counts = _completed(counts, list(files.values()))
     takes = {name: dict(entry(name).options) for name in names if name not in files}
     for option in counts.options:
-        if not any(option in options for options in takes.values()):
+        if not counts.placement and not any(option in options for options in takes.values()):
             raise click.UsageError(f"--{option}: none of these schedules has that choice")
     found = Compared({}, {}, {})
     for name in names:
@@ -66,8 +67,7 @@ def compared(subjects: Sequence[str], counts: Counts, costs: "ActionCosts | None
         try:
             with doing(f"simulating {name}"):
                 schedule = build()
-                given = costs or ap.costs.table()
-                timeline = ap.simulate(schedule, given if per_stage else shared_out(given, schedule.placement))
+                timeline = ap.simulate(schedule, costs if per_stage else shared_out(costs, schedule.placement))
                 timeline.peak_memory  # noqa: B018 - computed while the user is told what is going on
         except (ap.ScheduleError, ap.CostError) as error:
             found.left_out[name] = str(error).splitlines()[0].removeprefix(f"{name}: ")
@@ -82,15 +82,16 @@ def compared(subjects: Sequence[str], counts: Counts, costs: "ActionCosts | None
 def _completed(counts: Counts, files: Sequence["Schedule"]) -> Counts:
     """Names beside files have the counts of the first file, unless the command line says else."""
     if not files:
+        if counts.placement is not None:
+            raise click.UsageError("--placement is for files: name one")
         return counts
-    first = files[0]
-    return replace(
-        counts, ranks=counts.ranks or first.placement.ranks, microbatches=counts.microbatches or first.microbatches
-    )
+    ranks, microbatches = files[0].placement.ranks, files[0].microbatches
+    return replace(counts, ranks=counts.ranks or ranks, microbatches=counts.microbatches or microbatches)
 
 
 def _built(name: str, counts: Counts, takes: dict[str, object]) -> Callable[[], "Schedule"]:
-    own = replace(counts, **{option: None for option in counts.options if option not in takes})
+    others = {option: None for option in counts.options if option not in takes}
+    own = replace(counts, placement=None, **others)
     return lambda: load(name, own)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,45 +13,73 @@ import annopipe as ap
 if TYPE_CHECKING:
     from annopipe.scheduling.action_costs import ActionCosts
 
-__all__ = ["CostsType"]
+__all__ = ["costs_text", "plain_costs", "read_costs"]
 
 _TABLES = ("exposed", "operations")
-_SUFFIXES = (".toml", ".json")
+_ALWAYS_SAID = ("F", "I", "W", "send", "latency", "activation")
+_SYNTAX = (
+    "write NAME=NUMBER with commas between, as F=1,I=1,W=0.5,send=0.1 (each name once, a digit before and after a "
+    "point); one number per stage as F=[1,2]; exposed={F=0.1}; or the path of a .toml or .json file"
+)
 
 
-class CostsType(click.ParamType[Any]):
-    """Costs: ``F=1,I=1,send=0.1``, which is the inside of a table of TOML, or the path of a TOML or JSON file."""
+def read_costs(_ctx: click.Context, param: click.Parameter, value: str | None) -> "ActionCosts | None":
+    """What --costs says: ``F=1,I=1,send=0.1``, which is the inside of a table of TOML, or the path of a file.
 
-    name = "costs"
+    Raises click.BadParameter for what cannot be read, or is no cost.
+    """
+    if value is None:
+        return None
+    try:
+        return _costs(_arguments(value))
+    except (ValueError, OSError) as error:  # ValueError: CostError, and what parsers raise
+        reason = error.strerror if isinstance(error, OSError) else error
+        place = f"{value}: " if _is_path(value) else ""
+        raise click.BadParameter(f"{place}{reason}", param=param) from error
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> "ActionCosts":
-        """Read the costs; what is wrong is said with the option's name."""
-        try:
-            return _costs(_arguments(value))
-        except (ValueError, OSError) as error:  # CostError and all errors of reading and parsing among them
-            reason = error.strerror if isinstance(error, OSError) else error
-            self.fail(f"{value!r}: {reason}", param, ctx)
+
+def costs_text(costs: "ActionCosts") -> str:
+    """The numbers that say most, and those that are not usual.
+
+    >>> from annopipe.scheduling.action_costs import table
+    >>> costs_text(table(W=0.5, FB=2.0))
+    'F=1, I=1, W=0.5, FB=2, send=0, latency=0, activation=1'
+    """
+    usual = plain_costs(ap.costs.table())
+    given = plain_costs(costs)
+    said = [name for name in given if name in _ALWAYS_SAID or given[name] != usual[name]]
+    return ", ".join(f"{name}={_short(given[name])}" for name in said)
+
+
+def plain_costs(costs: "ActionCosts") -> dict[str, Any]:
+    """The costs as arguments of ``ap.costs.table``, without functions, which no command line gives."""
+    found = {field.name: getattr(costs, field.name) for field in fields(costs)}
+    return {name: value for name, value in found.items() if not callable(value)}
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, (int, float)) else str(value)
+
+
+def _is_path(text: str) -> bool:
+    return text.lower().endswith((".toml", ".json"))
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    if text.lower().endswith(_SUFFIXES):
+    if _is_path(text):
         content = Path(text).read_text(encoding="utf-8")
         found = json.loads(content) if text.lower().endswith(".json") else _toml(content)
         if not isinstance(found, dict):
             raise ValueError("write one object, with the arguments of ap.costs.table as names")
         return found
     try:
-        document = _toml(f"costs = {{{text}}}")
+        found = _toml(f"costs = {{{text}}}")
     except ValueError:
-        document = {}
-    # A line break could end the table and begin something else.
-    if set(document) != {"costs"} or not document["costs"]:
-        raise ValueError(
-            "write NAME=NUMBER with commas between, as F=1,I=1,W=0.5,send=0.1 (a digit before and after the point, each "
-            "name once); one number per stage as F=[1,2]; exposed={F=0.1}; or the path of a .toml or .json file"
-        )
-    found = document["costs"]
-    return dict(found)
+        found = {}
+    # A line break could end the table and begin something else, and a comment hide the rest.
+    if not found.get("costs") or set(text) & {"\n", "#"}:
+        raise ValueError(f"{text!r}: {_SYNTAX}")
+    return dict(found["costs"])
 
 
 def _toml(text: str) -> dict[str, Any]:

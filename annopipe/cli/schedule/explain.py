@@ -2,7 +2,8 @@
 
 import json
 import textwrap
-from dataclasses import asdict
+from collections import Counter
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import click
@@ -12,10 +13,12 @@ from annopipe.cli.schedule.progress import doing
 from annopipe.cli.schedule.subjects import spec_of
 
 if TYPE_CHECKING:
+    from annopipe.scheduling.generation.explaining import Decision
     from annopipe.scheduling.programs import Programs
 
 __all__ = ["command"]
 
+_SHOWN = 5  # of what is ready, as many of each kind are printed
 _EXAMPLES = """\b
 Examples:
   annopipe schedule explain 1f1b --rank 1 --step 3
@@ -42,7 +45,11 @@ def command(name: str, counts: Counts, rank: int, step: int, *, as_json: bool) -
         click.echo(json.dumps(asdict(decision), indent=1))
         return
     width = width_of_terminal()
-    click.echo(str(decision))
+    shown = _shortened(decision)
+    for line in str(shown).splitlines():
+        click.echo(textwrap.fill(line, width, subsequent_indent=" " * 6))
+    if len(shown.candidates) < len(decision.candidates):
+        click.echo(f"  and {len(decision.candidates) - len(shown.candidates)} more; --json prints all")
     if decision.candidates:
         order = ", ".join(spec.priority)
         legend = (
@@ -51,6 +58,18 @@ def command(name: str, counts: Counts, rank: int, step: int, *, as_json: bool) -
         click.echo(textwrap.fill(legend, width))
     click.echo()
     click.echo(_surroundings(programs, rank, step, width))
+
+
+def _shortened(decision: "Decision") -> "Decision":
+    """The decision with the first candidates of each kind, and what was chosen."""
+    chosen = decision.chosen.split("&")
+    counts: Counter[int] = Counter()
+    kept = []
+    for candidate in decision.candidates:
+        counts[candidate.urgency] += 1
+        if counts[candidate.urgency] <= _SHOWN or candidate.action in chosen:
+            kept.append(candidate)
+    return replace(decision, candidates=tuple(kept))
 
 
 def _surroundings(programs: "Programs", rank: int, step: int, width: int) -> str:

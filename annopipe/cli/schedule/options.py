@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from annopipe.cli.schedule.costs import CostsType
+from annopipe.cli.schedule.costs import read_costs
 
 __all__ = ["Counts", "costs_option", "counts_options", "json_option", "subject_argument", "width_of_terminal"]
 
@@ -46,16 +46,14 @@ class Counts:
         return {name: value for name, value in given.items() if value is not None}
 
 
-class _Sizes(click.ParamType):
+def _sizes(_ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
     """Whole numbers with commas between them."""
-
-    name = "sizes"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        parts = [part.strip() for part in str(value).split(",")]
-        if not all(part.isdecimal() and int(part) for part in parts):
-            self.fail(f"{value!r}: write the ranks of each tower, as 2,1", param, ctx)
-        return tuple(map(int, parts))
+    if value is None:
+        return None
+    parts = [part.strip() for part in value.split(",")]
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise click.BadParameter(f"{value}: write the ranks of each tower, as 2,1", param=param)
+    return tuple(map(int, parts))
 
 
 def counts_options(*, files: bool) -> Callable[[Command], Command]:
@@ -66,7 +64,7 @@ def counts_options(*, files: bool) -> Callable[[Command], Command]:
             "--microbatches", type=click.IntRange(1), metavar="N", help=f"Of named schedules; default {_MICROBATCHES}."
         ),
         click.option("--chunks", type=click.IntRange(1), metavar="N", help="Stages a rank, where that is a choice."),
-        click.option("--towers", type=_Sizes(), metavar="N,N,...", help="Ranks of each tower, of distmm-pipe."),
+        click.option("--towers", callback=_sizes, metavar="N,N,...", help="Ranks of each tower, of distmm-pipe."),
     ]
     if files:
         options.append(
@@ -86,14 +84,14 @@ def counts_options(*, files: bool) -> Callable[[Command], Command]:
         decorated: Any = packed
         for option in reversed(options):
             decorated = option(decorated)
-        return decorated  # type: ignore[no-any-return]  # click's decorators are not typed for wrapped functions
+        return decorated
 
     return decorate
 
 
 costs_option = click.option(
     "--costs",
-    type=CostsType(),
+    callback=read_costs,
     metavar="COSTS",
     help="Arguments of ap.costs.table, as F=1,I=1,W=0.5,send=0.1 or F=[1,2]; or a TOML or JSON file with them.",
 )

@@ -1,7 +1,6 @@
 """``annopipe schedule show``: one schedule as a drawing, a picture, numbers, actions or its specification."""
 
 import json
-import re
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,14 +14,13 @@ from annopipe.cli.schedule.options import (
     subject_argument,
     width_of_terminal,
 )
+from annopipe.cli.schedule.printing import grid_of_actions, specification
 from annopipe.cli.schedule.progress import doing
 from annopipe.cli.schedule.subjects import is_file, load, spec_of
 
 if TYPE_CHECKING:
     from annopipe.scheduling.action_costs import ActionCosts
-    from annopipe.scheduling.programs import Programs
     from annopipe.scheduling.schedule import Schedule
-    from annopipe.scheduling.spec import ScheduleSpec
     from annopipe.simulation import ScheduleTimeline
 
 __all__ = ["command"]
@@ -72,13 +70,13 @@ def command(
             "--spec shows what the schedule is made from, before it runs: give it without costs or pictures"
         )
     if as_spec:
-        click.echo(_specification(spec_of(subject, counts)))
+        click.echo(specification(spec_of(subject, counts), width_of_terminal()))
         return
     with doing(f"building {subject}"):
         schedule = load(subject, counts)
     _warn_of_broken_file(subject, schedule)
     if as_grid:
-        click.echo(_grid(schedule.programs, width_of_terminal()))
+        click.echo(grid_of_actions(schedule.programs, width_of_terminal()))
     if as_grid and not (png or html or perfetto):
         return
     with doing(f"simulating {subject}"):
@@ -104,31 +102,6 @@ def _drawing(timeline: "ScheduleTimeline") -> str:
 def _numbers(timeline: "ScheduleTimeline") -> str:
     found: dict[str, Any] = {name: getattr(timeline, name) for name in (*_NUMBERS, *_NUMBERS_OF_MESSAGES, *_BY_RANK)}
     return json.dumps({**found, "critical_path": [entry.text for entry in timeline.critical_path]}, indent=1)
-
-
-def _specification(spec: "ScheduleSpec") -> str:
-    """Its repr; one field a line where it is too long for one line."""
-    text = repr(spec)
-    if len(text) <= width_of_terminal():
-        return text
-    # Every field but placement and microbatches is "name=".
-    return re.sub(r", (?=(?:\d+, |\d+\)$|[a-z_]+=))", ",\n    ", text)
-
-
-def _grid(programs: "Programs", width: int) -> str:
-    """All actions, a row per rank, in as many bands of steps as the width asks for."""
-    texts = programs.texts()
-    steps = max(map(len, texts))
-    cell = 2 + max(len(str(steps - 1)), *(len(text) for row in texts for text in row))
-    margin = 6 + len(str(len(texts) - 1))
-    shown = max(1, (width - margin + 2) // cell)
-    lines = []
-    for first in range(0, steps, shown):
-        last = min(steps, first + shown)
-        lines += ["", "step".ljust(margin) + "".join(f"{step:<{cell}}" for step in range(first, last))]
-        for rank, row in enumerate(texts):
-            lines.append(f"rank {rank}".ljust(margin) + "".join(f"{text:<{cell}}" for text in row[first:last]))
-    return "\n".join(line.rstrip() for line in lines[1:])
 
 
 def _warn_of_broken_file(subject: str, schedule: "Schedule") -> None:
