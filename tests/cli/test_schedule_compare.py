@@ -52,7 +52,10 @@ def test_costs_per_stage_are_not_divided(schedule: Run) -> None:
     row = compared(schedule, "zbv", "--per-stage")["zbv"]
     timeline = ap.simulate(ap.schedule("zbv", 4, 8))
     assert (row["makespan"], row["peak_memory"]) == (timeline.makespan, timeline.peak_memory)
-    assert "per microbatch and stage, however many stages" in schedule("compare", "zbv", "--per-stage").stdout
+    assert (
+        "per microbatch and stage,\nhowever many stages a rank has\n"
+        in schedule("compare", "zbv", "--per-stage").stdout
+    )
 
 
 def test_compare_sorts_by_a_number(schedule: Run) -> None:
@@ -80,7 +83,10 @@ def test_files_give_their_counts_to_names_and_are_checked(schedule: Run, tmp_pat
     assert {key: rows["mine.csv"][key] for key in ("ranks", "microbatches", "makespan")} == {
         key: rows["zb-h1"][key] for key in ("ranks", "microbatches", "makespan")
     }
-    assert "  half.csv: rank 0: 0B0 is missing; add 0B0\n" in schedule("compare", "mine.csv", "half.csv").stdout
+    assert (
+        "  half.csv: rank 0: 0B0 is missing; add 0B0 (or I and W of it)\n"
+        in schedule("compare", "mine.csv", "half.csv").stdout
+    )
 
 
 def test_a_files_placement_can_be_told(schedule: Run) -> None:
