@@ -1,6 +1,6 @@
 """The schedules that one comparison is about: built, checked, simulated at the costs of one model, or left out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -57,16 +57,15 @@ def compared(subjects: Sequence[str], counts: Counts, costs: "ActionCosts", *, p
     of_files = replace(counts, microbatches=None) if counts.placement else Counts()
     files = {name: load(name, of_files) for name in names if is_file(name)}
     counts = _completed(counts, list(files.values()))
-    takes = {name: dict(entry(name).options) for name in names if name not in files}
+    takes = {name: {option for option, _ in entry(name).options} for name in names if name not in files}
     for option in counts.options:
         if not counts.placement and not any(option in options for options in takes.values()):
             raise click.UsageError(f"--{option}: none of these schedules has that choice")
     found = Compared({}, {}, {})
     for name in names:
-        build = _checked(files[name]) if name in files else _built(name, counts, takes[name])
         try:
             with doing(f"simulating {name}"):
-                schedule = build()
+                schedule = _schedule(name, files.get(name), counts, takes.get(name, ()))
                 timeline = ap.simulate(schedule, costs if per_stage else shared_out(costs, schedule.placement))
                 timeline.peak_memory  # noqa: B018 - computed while the user is told what is going on
         except (ap.ScheduleError, ap.CostError) as error:
@@ -89,15 +88,10 @@ def _completed(counts: Counts, files: Sequence["Schedule"]) -> Counts:
     return replace(counts, ranks=counts.ranks or ranks, microbatches=counts.microbatches or microbatches)
 
 
-def _built(name: str, counts: Counts, takes: dict[str, object]) -> Callable[[], "Schedule"]:
+def _schedule(name: str, file: "Schedule | None", counts: Counts, takes: Collection[str]) -> "Schedule":
+    """A file's schedule if it passes the check, else the named one, with the options that it takes."""
+    if file is not None:
+        file.check()
+        return file
     others = {option: None for option in counts.options if option not in takes}
-    own = replace(counts, placement=None, **others)
-    return lambda: load(name, own)
-
-
-def _checked(schedule: "Schedule") -> Callable[[], "Schedule"]:
-    def check() -> "Schedule":
-        schedule.check()
-        return schedule
-
-    return check
+    return load(name, replace(counts, placement=None, **others))
