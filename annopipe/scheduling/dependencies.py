@@ -23,6 +23,7 @@ has to know. A loop over actions is then
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from annopipe.scheduling.actions import COMPUTE
 from annopipe.scheduling.numbering import Numbering
 from annopipe.scheduling.placement import Placement
 
@@ -102,10 +103,12 @@ def parts_of(numbering: Numbering) -> dict[int, tuple[int, ...]]:
     >>> parts_of(Numbering(1, 2, (Action.parse("(0F1;0B0)OVERLAP_F_B"), Action.parse("0F0/2"), Action("UNSHARD", 0))))
     {16: (1, 2), 17: (0,), 18: ()}
     """
+    m = numbering.microbatches
+    first = {kind: numbering.first(kind) for kind in COMPUTE}
     found: dict[int, tuple[int, ...]] = {}
     for number, action in enumerate(numbering.extras, numbering.base):
-        whole = [part for part in action.parts or (action,) if part.is_compute and part.microbatch is not None]
-        found[number] = tuple(numbering.first(part.kind, part.stage) + (part.microbatch or 0) for part in whole)
+        parts = action.parts or ((action,) if action.kind in first else ())
+        found[number] = tuple([first[part.kind] + part.stage * m + (part.microbatch or 0) for part in parts])
     return found
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from annopipe.scheduling.actions import PARAMETERS, Action
 from annopipe.scheduling.dependencies import parts_of
 from annopipe.scheduling.programs import Programs
 
@@ -78,6 +79,13 @@ class Facts:
         return tuple(
             tuple([(step, n) for step, n in enumerate(program) if n >= base]) for program in self.programs.ranks
         )
+
+    @cached_property
+    def on_parameters(self) -> tuple[tuple[tuple[int, Action], ...], ...]:
+        """(step, action) of every UNSHARD, RESHARD and REDUCE_GRAD on each rank."""
+        numbering = self.programs.numbering
+        wanted = {n: a for n, a in enumerate(numbering.extras, numbering.base) if a.kind in PARAMETERS}
+        return tuple(tuple([(step, wanted[n]) for step, n in extras if n in wanted]) for extras in self.extras)
 
     def seen(self, stage: int) -> range:
         """The microbatches that a stage sees."""

@@ -24,10 +24,9 @@ def own_stages_only(facts: Facts) -> None:
                     raise _foreign(facts, *facts.place(number), stage)
     for rank, extras in enumerate(facts.extras):
         for step, number in extras:
-            action = numbering.action(number)
-            for part in action.parts or (action,):
-                if rank_of[part.stage] != rank:
-                    raise _foreign(facts, rank, step, part.stage)
+            # What stands for other actions was looked at with them.
+            if not facts.parts[number] and rank_of[numbering.action(number).stage] != rank:
+                raise _foreign(facts, rank, step, numbering.action(number).stage)
 
 
 def _foreign(facts: Facts, rank: int, step: int, stage: int) -> ScheduleError:
