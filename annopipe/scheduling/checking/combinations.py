@@ -19,8 +19,8 @@ def parts_are_independent(facts: Facts) -> None:
     if not several:
         return
     tables = dependencies(facts.programs.placement, numbering)
-    for rank, extras in enumerate(facts.extras):
-        for step, number in extras:
+    for rank, program in enumerate(facts.programs.ranks):
+        for step, number in enumerate(program):
             if number not in several:
                 continue
             ends = {tables.ends[part]: part for part in facts.parts[number]}

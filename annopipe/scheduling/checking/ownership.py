@@ -22,11 +22,11 @@ def own_stages_only(facts: Facts) -> None:
             for number, position in enumerate(where, first):
                 if position >= 0 and not start <= position < stop:
                     raise _foreign(facts, *facts.place(number), stage)
-    for rank, extras in enumerate(facts.extras):
-        for step, number in extras:
-            # What stands for other actions was looked at with them.
-            if not facts.parts[number] and rank_of[numbering.action(number).stage] != rank:
-                raise _foreign(facts, rank, step, numbering.action(number).stage)
+    for rank, others in enumerate(facts.others):
+        for step, number in others:
+            stage = numbering.action(number).stage
+            if rank_of[stage] != rank:
+                raise _foreign(facts, rank, step, stage)
 
 
 def _foreign(facts: Facts, rank: int, step: int, stage: int) -> ScheduleError:
