@@ -32,9 +32,19 @@ if TYPE_CHECKING:
     from annopipe.ordering.planning import overlap
     from annopipe.ordering.problem import OverlapProblem
     from annopipe.ordering.registry import policies, policy
+    from annopipe.scheduling import placement
+    from annopipe.scheduling.action_costs import ActionCosts
+    from annopipe.scheduling.actions import Action
+    from annopipe.scheduling.generation.explaining import Decision
+    from annopipe.scheduling.library import schedule, schedule_spec, schedules
+    from annopipe.scheduling.operations import Operation
+    from annopipe.scheduling.placement import Placement
+    from annopipe.scheduling.schedule import Schedule
+    from annopipe.scheduling.spec import ScheduleSpec
     from annopipe.simulation import Timeline, simulate
 
 _EXPORTS = {
+    "ActionCosts": "annopipe.scheduling.action_costs",
     "AnnopipeError": "annopipe.errors",
     "CaptureError": "annopipe.errors",
     "CostError": "annopipe.errors",
@@ -43,6 +53,11 @@ _EXPORTS = {
     "PipelineError": "annopipe.errors",
     "RewriteError": "annopipe.errors",
     "ScheduleError": "annopipe.errors",
+    "ScheduleSpec": "annopipe.scheduling.spec",
+    "Placement": "annopipe.scheduling.placement",
+    "Operation": "annopipe.scheduling.operations",
+    "Decision": "annopipe.scheduling.generation.explaining",
+    "Action": "annopipe.scheduling.actions",
     "comm": "annopipe.annotate",
     "nano_batch": "annopipe.annotate",
     "nano_batches": "annopipe.annotate",
@@ -53,6 +68,7 @@ _EXPORTS = {
     "OverlapPlan": "annopipe.ordering.plan",
     "OverlapProblem": "annopipe.ordering.problem",
     "Port": "annopipe.graphs.ports",
+    "Schedule": "annopipe.scheduling.schedule",
     "StageGraph": "annopipe.graphs.stage_graph",
     "StageGraphs": "annopipe.graphs.stage_graphs",
     "Timeline": "annopipe.simulation",
@@ -69,28 +85,38 @@ _EXPORTS = {
     "register_comm": "annopipe.graphs.declared_ops",
     "register_pure": "annopipe.graphs.declared_ops",
     "reorder": "annopipe.graphs.reordering",
+    "schedule": "annopipe.scheduling.library",
+    "schedule_spec": "annopipe.scheduling.library",
+    "schedules": "annopipe.scheduling.library",
     "simulate": "annopipe.simulation",
     "trace": "annopipe.graphs.tracing",
 }
 
-_SUBMODULES = frozenset({"costs"})
+_SUBMODULES = {"costs": "annopipe.costs", "placement": "annopipe.scheduling.placement"}
 
 __all__ = [
     "UPSTREAM_TAGS",
+    "Action",
+    "ActionCosts",
     "AnnopipeError",
     "CaptureError",
     "CostError",
+    "Decision",
     "ForeignTag",
     "GraphError",
     "LowerBound",
     "NodeCosts",
+    "Operation",
     "OrderError",
     "OverlapPlan",
     "OverlapProblem",
     "PipelineError",
+    "Placement",
     "Port",
     "RewriteError",
+    "Schedule",
     "ScheduleError",
+    "ScheduleSpec",
     "StageGraph",
     "StageGraphs",
     "Timeline",
@@ -104,6 +130,7 @@ __all__ = [
     "nano_batches",
     "out_of_lane",
     "overlap",
+    "placement",
     "policies",
     "policy",
     "region",
@@ -111,6 +138,9 @@ __all__ = [
     "register_comm",
     "register_pure",
     "reorder",
+    "schedule",
+    "schedule_spec",
+    "schedules",
     "simulate",
     "trace",
 ]
@@ -120,7 +150,7 @@ def __getattr__(name: str) -> Any:
     if name in _EXPORTS:
         return getattr(importlib.import_module(_EXPORTS[name]), name)
     if name in _SUBMODULES:
-        return importlib.import_module(f"annopipe.{name}")
+        return importlib.import_module(_SUBMODULES[name])
     raise AttributeError(f"module 'annopipe' has no attribute {name!r}")
 
 

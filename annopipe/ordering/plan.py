@@ -11,7 +11,7 @@ from annopipe.graphs.stage_graph import StageGraph
 from annopipe.ordering.agreement import check_same_sequence
 from annopipe.ordering.bounds import LowerBound, lower_bound
 from annopipe.ordering.problem import OverlapProblem
-from annopipe.simulation import Network, Task, Timeline, run
+from annopipe.simulation import Network, ProgramTimeline, Task, run
 
 __all__ = ["OverlapPlan", "with_costs"]
 
@@ -43,7 +43,7 @@ class OverlapPlan:
         return tuple(self.problem.nodes[index].name for index in self.indices)
 
     @functools.cached_property
-    def timeline(self) -> Timeline:
+    def timeline(self) -> ProgramTimeline:
         """The simulated timeline: makespan, hidden and exposed communication, and what blocks each exposed piece.
 
         A plan that was made without costs gets the roofline costs of the local device.

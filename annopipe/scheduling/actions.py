@@ -101,22 +101,19 @@ class Action:
         >>> Action.parse("0FOO0")
         Action(kind='FOO', stage=0, microbatch=0, parts=(), nano_batches=1)
         """
+        single = _TEXT.fullmatch(text)
+        if single:
+            stage, kind, microbatch, lanes = single.groups()
+            if lanes == "1":
+                raise ScheduleError(f"{text!r} is not an action: {text[:-2]!r} is how it is written")
+            return cls(kind, int(stage), int(microbatch) if microbatch else None, (), int(lanes) if lanes else 1)
         combined = _COMBINED.fullmatch(text)
         if combined:
             return _parse_combination(text, *combined.groups())
-        single = _TEXT.fullmatch(text)
-        if not single:
-            raise ScheduleError(
-                f"{text!r} is not an action: write stage, kind and microbatch, such as 2F0, 1UNSHARD, 3SEND_F1 or "
-                "(0F1;1B0)OVERLAP_F_B"
-            )
-        stage, kind, microbatch, lanes = single.groups()
-        action = cls(
-            kind, int(stage), None if microbatch is None else int(microbatch), (), 1 if lanes is None else int(lanes)
+        raise ScheduleError(
+            f"{text!r} is not an action: write stage, kind and microbatch, such as 2F0, 1UNSHARD, 3SEND_F1 or "
+            "(0F1;1B0)OVERLAP_F_B"
         )
-        if str(action) != text:
-            raise ScheduleError(f"{text!r} is not an action: {str(action)!r} is how it is written")
-        return action
 
 
 def overlap(*parts: Action) -> Action:

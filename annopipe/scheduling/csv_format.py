@@ -4,7 +4,8 @@
     1F0,1B0,1F1,1B1         rank 1: rows need not be equally long
 
 Files that PyTorch dumps, with or without communication, load here, and those written here load there. Beyond PyTorch's
-format are nano-batches (``2F0/2``), combinations called ``OVERLAP`` and operations of users (``2OFFLOAD0``).
+format are combinations called ``OVERLAP`` and operations of users (``2OFFLOAD0``), which it refuses, and nano-batches
+(``2F0/2``), which it reads as ``2F0``.
 
 Reading is strict: every cell is wholly an action or empty. Idle steps are dropped, as a rank waits for what it needs
 anyway. Spaces and tabs around a cell, quotes around it, a byte order mark, and any line ends are let pass, because

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from annopipe.errors import ScheduleError
-from annopipe.scheduling.actions import Action
+from annopipe.scheduling.actions import Action, overlap
 from annopipe.scheduling.numbering import Numberer, Numbering
 from annopipe.scheduling.placement import Placement, whole_number
 
@@ -41,6 +41,27 @@ class Programs:
         numberer = Numberer(placement.stages, whole_number(microbatches, "microbatches"))
         numbered = [_number(numberer, rank, actions) for rank, actions in enumerate(ranks)]
         return cls(placement, numberer.numbering(), tuple(numbered))
+
+    @classmethod
+    def of_numbers(
+        cls, placement: Placement, microbatches: int, ranks: Sequence[Sequence[tuple[int, ...]]]
+    ) -> "Programs":
+        """Programs from the numbers of F, B, I and W; a tuple of several numbers is a combination.
+
+        >>> from annopipe.scheduling import placement
+        >>> Programs.of_numbers(placement.v(1), 2, [[(0,), (2,), (1, 6)]]).texts()
+        [['0F0', '1F0', '(0F1;1B0)OVERLAP_F_B']]
+        """
+        plain = Numbering(placement.stages, microbatches)
+        numberer = Numberer(placement.stages, microbatches)
+        numbered = tuple(
+            tuple(
+                chosen[0] if len(chosen) == 1 else numberer.number(overlap(*map(plain.action, chosen)))
+                for chosen in program
+            )
+            for program in ranks
+        )
+        return cls(placement, numberer.numbering(), numbered)
 
     @classmethod
     def numbered(cls, placement: Placement, numbering: Numbering, ranks: Sequence[Sequence[int]]) -> "Programs":

@@ -8,13 +8,15 @@ from functools import cached_property
 from pathlib import Path
 
 from annopipe.errors import ScheduleError
-from annopipe.scheduling import csv_format
+from annopipe.scheduling import csv_format, simulating
 from annopipe.scheduling.action_costs import ActionCosts
 from annopipe.scheduling.actions import Action
 from annopipe.scheduling.checking.checker import check
 from annopipe.scheduling.lowering.passes import lower
+from annopipe.scheduling.operations import Operation
 from annopipe.scheduling.placement import Placement
 from annopipe.scheduling.programs import Programs
+from annopipe.simulation.ranks.timeline import ScheduleTimeline
 
 __all__ = ["Schedule"]
 
@@ -32,6 +34,7 @@ class Schedule:
 
     programs: Programs
     name: str = field(default="", compare=False)
+    operations: tuple[Operation, ...] = ()
 
     @classmethod
     def of(
@@ -52,6 +55,7 @@ class Schedule:
         *,
         microbatches: int | None = None,
         name: str = "",
+        operations: Sequence[Operation] = (),
     ) -> "Schedule":
         """Read a file that `to_csv`, or PyTorch, wrote: one row per rank, each cell an action.
 
@@ -60,6 +64,7 @@ class Schedule:
             placement: which rank holds which stage; None takes it from the rows, and the stages as one chain.
             microbatches: how many there are; None is those that cells name.
             name: what tables call the schedule; "" is the file's name.
+            operations: what operations of users need; the file only names them.
 
         Raises ScheduleError for a file that cannot be read, or that is not wholly such rows, with row and column.
         """
@@ -68,12 +73,13 @@ class Schedule:
         except (OSError, ValueError) as error:
             raise ScheduleError(f"cannot read {path}: {error}") from error
         programs = csv_format.read(text, placement=placement, microbatches=microbatches, source=str(path))
-        return cls(programs, name or Path(path).stem)
+        return cls(programs, name or Path(path).stem, tuple(operations))
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the actions as PyTorch's pipelining does, one row per rank; makes the folder if it is missing.
 
-        The file has no placement: a schedule whose stages are no chain needs it again to be read.
+        The file has no placement and no operations: a schedule with stages that are no chain, or with operations of
+        users, needs them again to be read.
 
         >>> import pathlib, tempfile
         >>> from annopipe.scheduling import placement
@@ -116,7 +122,7 @@ class Schedule:
         ['0F0', '0SEND_F0', '0RECV_B0', '0B0']
         """
         lowered = lower(self.programs, parameters=parameters, max_active=max_active, rendezvous=rendezvous)
-        return Schedule(lowered, self.name)
+        return Schedule(lowered, self.name, self.operations)
 
     def __repr__(self) -> str:
         kinds = Counter(self.programs.numbering.kind(number) for program in self.programs.ranks for number in program)
@@ -139,3 +145,10 @@ class Schedule:
     def ranks(self) -> tuple[tuple[Action, ...], ...]:
         """The actions of each rank, in order."""
         return tuple(self.programs.actions(rank) for rank in range(self.placement.ranks))
+
+    def simulated(self, costs: ActionCosts | None = None) -> ScheduleTimeline:
+        """When every action runs at these costs; `annopipe.simulate` calls it.
+
+        Raises ScheduleError when the schedule cannot finish, CostError when the costs are of other stages.
+        """
+        return simulating.simulate(self.programs, costs or ActionCosts(), self.operations, self.name)

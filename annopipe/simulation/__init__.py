@@ -1,6 +1,6 @@
-"""Event simulation of one rank's program: when everything runs, which communication is hidden, and what holds the rest.
+"""Event simulation: when everything runs, which communication is hidden, and what holds the rest.
 
-Plain Python, no torch.
+Of one rank's program in detail; of many ranks that run a schedule in `ranks`. Plain Python, no torch.
 
 >>> from annopipe.simulation import Network, Task, run
 >>> program = [
@@ -18,18 +18,28 @@ from annopipe.simulation.comparison import compare
 from annopipe.simulation.engine import makespan
 from annopipe.simulation.exposure import RegionComm
 from annopipe.simulation.host_syncs import HostSync
+from annopipe.simulation.program_timeline import ProgramTimeline
+from annopipe.simulation.ranks.programs import RankPrograms
+from annopipe.simulation.ranks.spans import Message, RankSpan
+from annopipe.simulation.ranks.timeline import ScheduleTimeline
 from annopipe.simulation.running import run
 from annopipe.simulation.spans import Span
 from annopipe.simulation.stalls import Stall
-from annopipe.simulation.subject import Simulatable, simulate
+from annopipe.simulation.subject import Simulatable, SimulatableSchedule, simulate
 from annopipe.simulation.tasks import Network, Task, check_program
 from annopipe.simulation.timeline import Timeline
 
 __all__ = [
     "HostSync",
+    "Message",
     "Network",
+    "ProgramTimeline",
+    "RankPrograms",
+    "RankSpan",
     "RegionComm",
+    "ScheduleTimeline",
     "Simulatable",
+    "SimulatableSchedule",
     "Span",
     "Stall",
     "Task",

@@ -9,7 +9,7 @@ from annopipe.simulation.tables import table
 from annopipe.simulation.wording import seconds_text, shorten
 
 if TYPE_CHECKING:
-    from annopipe.simulation.timeline import Timeline
+    from annopipe.simulation.program_timeline import ProgramTimeline
 
 __all__ = ["compare"]
 
@@ -17,7 +17,7 @@ _LONGEST_NAME, _LONGEST_LANE, _LONGEST_REGION = 24, 12, 40
 _NO_LIMIT = 10_000
 
 
-def compare(timelines: Mapping[str, "Timeline"]) -> str:
+def compare(timelines: Mapping[str, "ProgramTimeline"]) -> str:
     """One table of communication by lane and region, hidden and exposed on each timeline, and the makespans.
 
     For one plan under balanced and skewed routing, or one graph under several policies. A region that a timeline does
@@ -59,7 +59,7 @@ def compare(timelines: Mapping[str, "Timeline"]) -> str:
     return "\n".join([above, *lines])
 
 
-def _cells(timelines: list["Timeline"], lane: str, region: str) -> list[str]:
+def _cells(timelines: list["ProgramTimeline"], lane: str, region: str) -> list[str]:
     found = []
     for timeline in timelines:
         row = next((row for row in timeline.regions if (row.lane, row.region) == (lane, region)), None)

@@ -10,7 +10,7 @@ from annopipe.simulation.summary import key_numbers, own_group_advice
 from annopipe.simulation.wording import place_text, seconds_text
 
 if TYPE_CHECKING:
-    from annopipe.simulation.timeline import Timeline
+    from annopipe.simulation.program_timeline import ProgramTimeline
 
 __all__ = ["Panel", "Row", "panels_of"]
 
@@ -41,7 +41,7 @@ class Panel:
     notes: tuple[str, ...]
 
 
-def panels_of(timelines: Mapping[str, "Timeline"]) -> list[Panel]:
+def panels_of(timelines: Mapping[str, "ProgramTimeline"]) -> list[Panel]:
     """A panel for each timeline.
 
     >>> from annopipe.simulation import Task, run
@@ -55,7 +55,7 @@ def panels_of(timelines: Mapping[str, "Timeline"]) -> list[Panel]:
     return [_panel(name, timeline) for name, timeline in timelines.items()]
 
 
-def _panel(name: str, timeline: "Timeline") -> Panel:
+def _panel(name: str, timeline: "ProgramTimeline") -> Panel:
     gap = _TOUCHING * timeline.makespan
     # Host work is drawn with the rest: the thread does one thing at a time.
     thread = sorted((s for s in timeline.spans if s.track in ("compute", "host")), key=lambda span: span.start)
@@ -70,7 +70,7 @@ def _panel(name: str, timeline: "Timeline") -> Panel:
     )
 
 
-def _headline(timeline: "Timeline") -> str:
+def _headline(timeline: "ProgramTimeline") -> str:
     parts = [f"{name} {value}" for name, value in key_numbers(timeline)]
     if timeline.comm_time:
         comm, exposed = seconds_text(timeline.comm_time), seconds_text(timeline.exposed_comm)
@@ -78,7 +78,7 @@ def _headline(timeline: "Timeline") -> str:
     return "   ".join(parts)
 
 
-def _notes(timeline: "Timeline") -> tuple[str, ...]:
+def _notes(timeline: "ProgramTimeline") -> tuple[str, ...]:
     """The most exposed regions with their main reasons, and what a group of their own would save count exchanges."""
     exposed = sorted((row for row in timeline.regions if row.exposed), key=lambda row: -row.exposed)
     notes = [

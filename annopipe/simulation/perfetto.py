@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from annopipe.simulation.spans import Span, comm_track
 
 if TYPE_CHECKING:
-    from annopipe.simulation.timeline import Timeline
+    from annopipe.simulation.program_timeline import ProgramTimeline
 
 __all__ = ["events", "write"]
 
 _PROCESS = 0
 
 
-def write(path: str | PathLike[str], timeline: "Timeline") -> None:
+def write(path: str | PathLike[str], timeline: "ProgramTimeline") -> None:
     """Write the trace of a timeline to a file.
 
     >>> import json, pathlib, tempfile
@@ -34,7 +34,7 @@ def write(path: str | PathLike[str], timeline: "Timeline") -> None:
     Path(path).write_text(json.dumps(document, separators=(",", ":"), allow_nan=False), encoding="utf-8")
 
 
-def events(timeline: "Timeline") -> list[dict[str, object]]:
+def events(timeline: "ProgramTimeline") -> list[dict[str, object]]:
     """The trace's events as plain data: names of process and threads, then the spans row by row, then the arrows."""
     found: list[dict[str, object]] = [_name("process_name", 0, "annopipe rank")]
     for thread, track in enumerate(timeline.tracks):
@@ -57,7 +57,7 @@ def events(timeline: "Timeline") -> list[dict[str, object]]:
     return found + _arrows(timeline, rows)
 
 
-def _arrows(timeline: "Timeline", rows: dict[tuple[str, int], int]) -> list[dict[str, object]]:
+def _arrows(timeline: "ProgramTimeline", rows: dict[tuple[str, int], int]) -> list[dict[str, object]]:
     """From each transfer to its wait; a wait that did not block has no span: its arrow ends at what runs next."""
     trace = timeline.trace
     found: list[dict[str, object]] = []

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 
 from annopipe.errors import CostError
 from annopipe.simulation.engine import record
+from annopipe.simulation.program_timeline import ProgramTimeline
 from annopipe.simulation.tasks import Network, Task, check_program
-from annopipe.simulation.timeline import Timeline
 
 __all__ = ["run"]
 
 _DEFAULT = Network()
 
 
-def run(tasks: Sequence[Task], network: Network = _DEFAULT) -> Timeline:
+def run(tasks: Sequence[Task], network: Network = _DEFAULT) -> ProgramTimeline:
     """Simulate a program and keep everything that happened.
 
     All times are seconds. Raises CostError, OrderError or GraphError for a program that cannot run; the message names
@@ -31,4 +31,4 @@ def run(tasks: Sequence[Task], network: Network = _DEFAULT) -> Timeline:
         raise CostError(f"network is {network!r}: give an annopipe.simulation.Network")
     program = tuple(tasks)
     check_program(program)
-    return Timeline(record(program, network))
+    return ProgramTimeline(record(program, network))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from annopipe.simulation.wording import seconds_text
 
 if TYPE_CHECKING:
-    from annopipe.simulation.timeline import Timeline
+    from annopipe.simulation.program_timeline import ProgramTimeline
 
 __all__ = ["key_numbers", "own_group_advice"]
 
@@ -13,7 +13,7 @@ __all__ = ["key_numbers", "own_group_advice"]
 _NEGLIGIBLE = 1e-9
 
 
-def key_numbers(timeline: "Timeline") -> list[tuple[str, str]]:
+def key_numbers(timeline: "ProgramTimeline") -> list[tuple[str, str]]:
     """How the time of the issuing thread is spent, by name; what takes none is left out, except computation.
 
     >>> from annopipe.simulation import Task, run
@@ -33,7 +33,7 @@ def key_numbers(timeline: "Timeline") -> list[tuple[str, str]]:
     ]
 
 
-def own_group_advice(timeline: "Timeline") -> str:
+def own_group_advice(timeline: "ProgramTimeline") -> str:
     """What a process group of their own would save the count exchanges; "" when none is queued behind data.
 
     >>> from annopipe.simulation import Task, run

@@ -9,7 +9,7 @@ from annopipe.simulation.tables import table
 from annopipe.simulation.wording import seconds_text, shorten
 
 if TYPE_CHECKING:
-    from annopipe.simulation.timeline import Timeline
+    from annopipe.simulation.program_timeline import ProgramTimeline
 
 __all__ = ["render"]
 
@@ -19,7 +19,7 @@ _SYNCS = 3
 _LONGEST_LANE = 12
 
 
-def render(timeline: "Timeline") -> str:
+def render(timeline: "ProgramTimeline") -> str:
     """Draw a timeline in at most 100 columns.
 
     Each column of the drawing shows what took most of it: a lane's letter, `w` for weight gradients, `!` for a stall.
@@ -36,7 +36,7 @@ def render(timeline: "Timeline") -> str:
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
 
-def _headline(timeline: "Timeline") -> list[str]:
+def _headline(timeline: "ProgramTimeline") -> list[str]:
     parts = [*(f"{name} {value}" for name, value in key_numbers(timeline)), f"bubble {timeline.bubble:.0%}"]
     lines = ["   ".join(parts)]
     if len(lines[0]) > WIDTH:
@@ -49,7 +49,7 @@ def _headline(timeline: "Timeline") -> list[str]:
     return lines
 
 
-def _region_table(timeline: "Timeline") -> list[str]:
+def _region_table(timeline: "ProgramTimeline") -> list[str]:
     if not timeline.regions:
         return []
     rows: list[tuple[str, ...]] = [("lane", "region", "moves", "hidden", "exposed", "hidden share", "main reason")]
@@ -61,7 +61,7 @@ def _region_table(timeline: "Timeline") -> list[str]:
     return table(rows, WIDTH, left=(0, 1, 6))
 
 
-def _stall_list(timeline: "Timeline") -> list[str]:
+def _stall_list(timeline: "ProgramTimeline") -> list[str]:
     stalls = sorted(timeline.stalls, key=lambda stall: -stall.seconds)
     if not stalls:
         return []
@@ -73,7 +73,7 @@ def _stall_list(timeline: "Timeline") -> list[str]:
     return lines
 
 
-def _sync_list(timeline: "Timeline") -> list[str]:
+def _sync_list(timeline: "ProgramTimeline") -> list[str]:
     syncs = sorted(timeline.host_syncs, key=lambda sync: -sync.blocked)
     if not syncs:
         return []

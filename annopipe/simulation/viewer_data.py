@@ -12,15 +12,15 @@ from annopipe.simulation.spans import Span
 from annopipe.simulation.wording import seconds_text
 
 if TYPE_CHECKING:
-    from annopipe.simulation.timeline import Timeline
+    from annopipe.simulation.program_timeline import ProgramTimeline
 
 __all__ = ["viewer_data"]
 
 _FIRST_HUE = 25.0
 
 
-def viewer_data(timelines: Mapping[str, "Timeline"]) -> dict[str, object]:
-    """What the script of `viewer.html` draws, as plain data.
+def viewer_data(timelines: Mapping[str, "ProgramTimeline"]) -> dict[str, object]:
+    """What the script `viewer.js` draws, as plain data.
 
     A span is [start, end, kind, name, colour, region, lane, phase, detail, launch]: six numbers of texts from name on,
     and the position of the launch that joins a transfer with its wait.
@@ -44,7 +44,7 @@ def viewer_data(timelines: Mapping[str, "Timeline"]) -> dict[str, object]:
     }
 
 
-def _record(timeline: "Timeline", span: Span, details: Mapping[int, str], texts: dict[str, int]) -> list[object]:
+def _record(timeline: "ProgramTimeline", span: Span, details: Mapping[int, str], texts: dict[str, int]) -> list[object]:
     strings = (span.name, _own_name(span.region), span.region, span.lane, span.phase)
     task = timeline.trace.tasks[span.position]
     pair = {"launch": span.position, "wait": task.launch}.get(span.kind, -1)
@@ -52,7 +52,7 @@ def _record(timeline: "Timeline", span: Span, details: Mapping[int, str], texts:
     return [span.start, span.end, span.kind, *(texts.setdefault(text, len(texts)) for text in (*strings, detail)), pair]
 
 
-def _details(timeline: "Timeline") -> dict[int, str]:
+def _details(timeline: "ProgramTimeline") -> dict[int, str]:
     """A sentence for the tooltip, by position: why a wait stalls, what the host reads, what is exposed."""
     trace = timeline.trace
     exposed = exposed_by_launch(trace)

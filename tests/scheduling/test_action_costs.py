@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from annopipe.errors import CostError
@@ -18,13 +18,13 @@ PAIR = Action.parse("(0F2;1B3)OVERLAP_F_B")
 TIME = st.floats(0.0, 1e6)
 
 
-def test_a_time_is_one_number_one_per_stage_or_a_function_of_stage_and_microbatch():
+def test_a_time_is_one_number_one_per_stage_or_a_function_of_stage_and_microbatch() -> None:
     costs = table(F=2, I=[1.0, 3.0], W=lambda stage, microbatch: 10.0 * stage + microbatch)
     assert [costs.duration(Action(kind, 1, 2)) for kind in ("F", "I", "W")] == [2.0, 3.0, 12.0]
     assert [costs.times(kind, 1, 3) for kind in ("F", "I", "W")] == [[2.0] * 3, [3.0] * 3, [10.0, 11.0, 12.0]]
 
 
-def test_a_full_backward_takes_its_halves_unless_it_has_a_time():
+def test_a_full_backward_takes_its_halves_unless_it_has_a_time() -> None:
     halves = {"I": [1.0, 2.0], "W": lambda _, microbatch: 0.5 * microbatch}
     assert table(**halves).duration(Action("B", 1, 3)) == 3.5
     assert table(**halves).times("B", 1, 2) == [2.0, 2.5]
@@ -32,12 +32,12 @@ def test_a_full_backward_takes_its_halves_unless_it_has_a_time():
     assert table(**halves, B=[7.0, 8.0]).times("B", 1, 2) == [8.0, 8.0]
 
 
-def test_messages_take_no_time_of_their_rank():
+def test_messages_take_no_time_of_their_rank() -> None:
     assert table(send=5.0).duration(Action("SEND_F", 0, 0)) == 0.0
     assert table(send=[5.0, 6.0]).times("send", 1, 2) == [6.0, 6.0]
 
 
-def test_operations_have_times_by_kind_and_none_where_none_is_given():
+def test_operations_have_times_by_kind_and_none_where_none_is_given() -> None:
     costs = ActionCosts(operations={"UNSHARD": [1.0, 2.0], "OFFLOAD": lambda stage, microbatch: stage + microbatch})
     assert costs.duration(Action("UNSHARD", 1)) == 2.0
     assert costs.duration(Action("OFFLOAD", 1, 3)) == 4.0
@@ -45,7 +45,7 @@ def test_operations_have_times_by_kind_and_none_where_none_is_given():
     assert costs.duration(Action("RESHARD", 1)) == 0.0
 
 
-def test_a_combination_takes_the_sum_its_own_time_or_that_of_the_function():
+def test_a_combination_takes_the_sum_its_own_time_or_that_of_the_function() -> None:
     assert table(F=1.0, B=2.0).duration(PAIR) == 3.0
     assert table(F=1.0, B=2.0, FB=2.5).duration(PAIR) == 2.5
     by_stages = table(FB=lambda forward, backward: 10.0 * forward + backward)
@@ -58,13 +58,13 @@ def test_a_combination_takes_the_sum_its_own_time_or_that_of_the_function():
     assert chosen.duration(Action.parse("(0F3;1W3)OVERLAP")) == 2.0
 
 
-def test_memory_is_per_stage():
+def test_memory_is_per_stage() -> None:
     costs = table(activation=[1.0, 2.0], parameters=3)
     assert [costs.activation_of(stage) for stage in (0, 1)] == [1.0, 2.0]
     assert costs.parameters_of(1) == 3.0
 
 
-def test_exposed_communication_of_a_pair_is_its_own_or_that_of_its_parts():
+def test_exposed_communication_of_a_pair_is_its_own_or_that_of_its_parts() -> None:
     parts = {"F": 1.0, "B": [2.0, 3.0]}
     assert ActionCosts(exposed=parts).exposed_of(PAIR) == 4.0
     assert ActionCosts(exposed=parts | {"FB": 0.5}).exposed_of(PAIR) == 0.5
@@ -72,13 +72,14 @@ def test_exposed_communication_of_a_pair_is_its_own_or_that_of_its_parts():
     assert ActionCosts().exposed_of(Action("W", 1, 0)) == 0.0
 
 
-def test_numbers_of_other_types_are_numbers():
+def test_numbers_of_other_types_are_numbers() -> None:
     costs = table(F=np.float32(0.5), I=np.int64(2), W=Fraction(1, 4), FB=lambda forward, backward: np.float32(1.5))
     found = [costs.duration(Action(kind, 0, 0)) for kind in ("F", "I", "W")] + [costs.duration(PAIR)]
     assert found == [0.5, 2.0, 0.25, 1.5]
     assert all(type(time) is float for time in found)
 
 
+@settings(deadline=None)
 @given(actions(st.integers(0, 3), st.integers(0, 3)), TIME, TIME, TIME)
 def test_every_action_has_a_time_and_the_same_one_from_numbers_sequences_and_functions(
     action, forward, inputs, weights
@@ -93,15 +94,16 @@ def test_every_action_has_a_time_and_the_same_one_from_numbers_sequences_and_fun
     assert 0.0 <= times.pop() < math.inf
 
 
+@settings(deadline=None)
 @given(st.integers(0, 3), st.integers(1, 5), TIME)
-def test_times_of_a_stage_are_the_durations_of_its_actions(stage, microbatches, base):
+def test_times_of_a_stage_are_the_durations_of_its_actions(stage, microbatches, base) -> None:
     costs = table(F=base, I=lambda s, m: base * s + m, W=[1.0, 2.0, 3.0, 4.0])
     for kind in ("F", "I", "W", "B"):
         expected = [costs.duration(Action(kind, stage, microbatch)) for microbatch in range(microbatches)]
         assert costs.times(kind, stage, microbatches) == expected
 
 
-def test_sequences_fit_the_stages():
+def test_sequences_fit_the_stages() -> None:
     numbering = Numbering(stages=3, microbatches=1)
     table(F=[1.0] * 3, I=2.0, W=lambda s, m: 1.0, exposed={"F": (0.0,) * 3}).refuse_other_stages(numbering)
     for name, costs in {
@@ -119,7 +121,7 @@ def test_sequences_fit_the_stages():
             costs.refuse_other_stages(numbering)
 
 
-def test_a_stage_without_an_entry_is_refused_when_it_is_used():
+def test_a_stage_without_an_entry_is_refused_when_it_is_used() -> None:
     with pytest.raises(CostError, match="F has 1 entries and stage 1 none; give one for each stage"):
         table(F=[1.0]).duration(Action("F", 1, 0))
     with pytest.raises(CostError, match="activation has 2 entries and stage 2 none"):
@@ -132,7 +134,7 @@ NUMBER_MESSAGE = ": give a number that is finite and not negative"
 
 @pytest.mark.parametrize("bad", BAD_NUMBERS, ids=lambda bad: repr(bad)[:10])
 @pytest.mark.parametrize("name", ["F", "I", "W", "send", "activation", "parameters", "latency", "kept_for_weight"])
-def test_what_is_no_time_or_size_is_refused(name, bad):
+def test_what_is_no_time_or_size_is_refused(name, bad) -> None:
     with pytest.raises(CostError, match=rf"^{name} is .*{NUMBER_MESSAGE}"):
         table(**{name: bad})
     if name not in ("latency", "kept_for_weight"):
@@ -141,7 +143,7 @@ def test_what_is_no_time_or_size_is_refused(name, bad):
 
 
 @pytest.mark.parametrize("bad", [value for value in BAD_NUMBERS if not isinstance(value, np.ndarray)])
-def test_what_functions_return_is_looked_at_when_it_is_used(bad):
+def test_what_functions_return_is_looked_at_when_it_is_used(bad) -> None:
     returns = {"F": lambda s, m: bad, "I": lambda s, m: bad, "FB": lambda f, b: bad}
     with pytest.raises(CostError, match=f"^F of stage 1, microbatch 2 is .*{NUMBER_MESSAGE}"):
         table(**returns).duration(Action("F", 1, 2))
@@ -189,12 +191,12 @@ def test_what_functions_return_is_looked_at_when_it_is_used(bad):
         ({"forward": 1.0}, r"table\(\) does not know 'forward'; it takes F, I, W, B, FB, send"),
     ],
 )
-def test_what_does_not_fit_is_refused(given, message):
+def test_what_does_not_fit_is_refused(given, message) -> None:
     with pytest.raises(CostError, match=f"^{message}"):
         table(**given)
 
 
-def test_a_user_operation_may_be_called_like_an_argument():
+def test_a_user_operation_may_be_called_like_an_argument() -> None:
     costs = ActionCosts(FB=2.5, operations={"FB": 7.0})
     assert costs.duration(Action("FB", 0, 0)) == 7.0
     assert costs.duration(overlap(Action("F", 0, 2), Action("B", 0, 1))) == 2.5

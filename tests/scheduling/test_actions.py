@@ -1,7 +1,7 @@
 """Actions and their texts: each has one, and all others are refused."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from annopipe.errors import ScheduleError
@@ -135,24 +135,27 @@ MISMADE = (
 
 
 @pytest.mark.parametrize(("text", "action"), WRITTEN, ids=[text for text, _ in WRITTEN])
-def test_each_kind_has_its_text(text, action):
+def test_each_kind_has_its_text(text, action) -> None:
     assert str(action) == text
     assert Action.parse(text) == action
 
 
+@settings(deadline=None)
 @given(actions())
-def test_reading_what_is_written_gives_the_same_action(action):
+def test_reading_what_is_written_gives_the_same_action(action) -> None:
     assert Action.parse(str(action)) == action
     assert hash(Action.parse(str(action))) == hash(action)
 
 
+@settings(deadline=None)
 @given(actions(), actions())
-def test_different_actions_have_different_texts(one, other):
+def test_different_actions_have_different_texts(one, other) -> None:
     assert (str(one) == str(other)) == (one == other)
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="019FBIWSENDRCV_;/() ", max_size=12))
-def test_a_text_is_refused_or_is_how_its_action_is_written(text):
+def test_a_text_is_refused_or_is_how_its_action_is_written(text) -> None:
     try:
         action = Action.parse(text)
     except ScheduleError:
@@ -161,24 +164,24 @@ def test_a_text_is_refused_or_is_how_its_action_is_written(text):
 
 
 @pytest.mark.parametrize(("text", "message"), REFUSED, ids=[repr(text)[:30] for text, _ in REFUSED])
-def test_what_is_not_wholly_an_action_is_refused(text, message):
+def test_what_is_not_wholly_an_action_is_refused(text, message) -> None:
     with pytest.raises(ScheduleError, match=message):
         Action.parse(text)
 
 
 @pytest.mark.parametrize(("fields", "message"), MISMADE)
-def test_fields_that_do_not_fit_are_refused(fields, message):
+def test_fields_that_do_not_fit_are_refused(fields, message) -> None:
     with pytest.raises(ScheduleError, match=message):
         Action(*fields)
 
 
 @pytest.mark.parametrize("parts", [(), ONE_PART, ("0F1", "1B0"), (Action("UNSHARD", 0), Action("F", 0, 1))])
-def test_overlap_refuses_what_cannot_run_together(parts):
+def test_overlap_refuses_what_cannot_run_together(parts) -> None:
     with pytest.raises(ScheduleError, match="combination"):
         overlap(*parts)
 
 
-def test_computation_is_told_from_the_rest():
+def test_computation_is_told_from_the_rest() -> None:
     computed = {text for text, action in WRITTEN if action.is_compute}
     assert {"2F0", "10B23", "2I0", "2W0", "2F0/2", "(0F1;1W0)OVERLAP", "(0F1;1B0)OVERLAP_F_B"} <= computed
     assert not computed & {"2SEND_F0", "2UNSHARD", "2OFFLOAD0", "2OPTIMIZER"}

@@ -3,11 +3,12 @@
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from annopipe.errors import ScheduleError
 from annopipe.scheduling import csv_format, placement
+from annopipe.scheduling.operations import Operation
 from annopipe.scheduling.programs import Programs
 from annopipe.scheduling.schedule import Schedule
 from tests.scheduling.strategies import programs
@@ -24,19 +25,21 @@ def made(rows, microbatches=2, on=None):
     return Programs.of(on or placement.linear(len(rows)), microbatches, rows)
 
 
-def test_a_row_is_a_rank_and_a_cell_an_action():
+def test_a_row_is_a_rank_and_a_cell_an_action() -> None:
     assert csv_format.write(made(ONE_F_ONE_B)) == TEXT
     assert csv_format.read(TEXT) == made(ONE_F_ONE_B)
 
 
+@settings(deadline=None)
 @given(programs())
-def test_what_is_written_is_read_as_the_same(written):
+def test_what_is_written_is_read_as_the_same(written) -> None:
     text = csv_format.write(written)
     assert csv_format.read(text, placement=written.placement, microbatches=written.microbatches) == written
 
 
+@settings(deadline=None)
 @given(programs(), st.randoms(use_true_random=False))
-def test_idle_steps_space_around_cells_and_line_ends_change_nothing(written, random):
+def test_idle_steps_space_around_cells_and_line_ends_change_nothing(written, random) -> None:
     rows = [line.split(",") for line in csv_format.write(written).splitlines()]
     loose = ""
     for row in rows:
@@ -60,11 +63,11 @@ def test_idle_steps_space_around_cells_and_line_ends_change_nothing(written, ran
     ],
     ids=["idle", "trailing commas", "no last line end", "CRLF", "CR", "space", "quotes", "byte order mark"],
 )
-def test_what_spreadsheets_and_people_write_is_let_pass(text):
+def test_what_spreadsheets_and_people_write_is_let_pass(text) -> None:
     assert csv_format.read(text) == made(ONE_F_ONE_B)
 
 
-def test_rows_say_which_rank_holds_which_stage_and_how_many_microbatches_there_are():
+def test_rows_say_which_rank_holds_which_stage_and_how_many_microbatches_there_are() -> None:
     read = csv_format.read(V_WITH_MESSAGES)
     assert read.placement == placement.v(2)
     assert read.microbatches == 1
@@ -72,11 +75,11 @@ def test_rows_say_which_rank_holds_which_stage_and_how_many_microbatches_there_a
 
 
 @pytest.mark.parametrize("cell", ["2RECV_F0", "2UNSHARD", "2OFFLOAD0", "2OPTIMIZER", "(0F0;2B0)OVERLAP_F_B", "2F0/2"])
-def test_any_kind_of_cell_says_where_its_stage_is(cell):
+def test_any_kind_of_cell_says_where_its_stage_is(cell) -> None:
     assert csv_format.read(f"0F0,{cell}\n1F0").placement.rank_of == (0, 1, 0)
 
 
-def test_a_placement_that_is_passed_is_kept_with_its_edges_and_may_have_idle_ranks():
+def test_a_placement_that_is_passed_is_kept_with_its_edges_and_may_have_idle_ranks() -> None:
     towers = placement.towers([0], [1], top=[2])
     rows = [["0F0"], [], ["2F0"]]
     read = csv_format.read("0F0\n\n2F0\n", placement=towers)
@@ -84,7 +87,7 @@ def test_a_placement_that_is_passed_is_kept_with_its_edges_and_may_have_idle_ran
     assert read.placement is towers
 
 
-def test_microbatches_that_no_cell_names_can_be_said():
+def test_microbatches_that_no_cell_names_can_be_said() -> None:
     assert csv_format.read("0F1\n", microbatches=3) == made([["0F1"]], 3)
 
 
@@ -95,13 +98,13 @@ NOT_AN_ACTION = [
 
 
 @pytest.mark.parametrize("cell", NOT_AN_ACTION, ids=ascii)
-def test_a_cell_that_is_not_wholly_an_action_is_refused_with_its_place(cell):
+def test_a_cell_that_is_not_wholly_an_action_is_refused_with_its_place(cell) -> None:
     with pytest.raises(ScheduleError, match=r"^naive.csv, row 2 \(rank 1\), column 3: ") as caught:
         csv_format.read(f"0F0,0B0\n1F0,,{cell},1B0\n", source="naive.csv")
     assert "'F' of stage" in str(caught.value) or "'UNSHARD' of" in str(caught.value) or repr(cell) in str(caught.value)
 
 
-def test_a_zero_byte_is_refused():
+def test_a_zero_byte_is_refused() -> None:
     # Python's csv module refuses it before 3.11.
     with pytest.raises(ScheduleError, match="naive.csv, (row 1 .*is not an action|line 1: line contains NUL)"):
         csv_format.read("0F0\0\n", source="naive.csv")
@@ -139,12 +142,12 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "given", "message"), REFUSED, ids=[f"{text[:20]!r}" for text, *_ in REFUSED])
-def test_what_is_no_schedule_is_refused(text, given, message):
+def test_what_is_no_schedule_is_refused(text, given, message) -> None:
     with pytest.raises(ScheduleError, match=f"^(odd.csv)?{message}"):
         csv_format.read(text, **given, source="odd.csv")
 
 
-def test_schedules_go_through_files(tmp_path):
+def test_schedules_go_through_files(tmp_path) -> None:
     schedule = Schedule(made(ONE_F_ONE_B), "mine")
     path = tmp_path / "new" / "folders" / "1f1b.csv"
     schedule.to_csv(path)
@@ -158,7 +161,7 @@ def test_schedules_go_through_files(tmp_path):
     assert Schedule.from_csv(path, both.placement, microbatches=3).placement.copies == 2
 
 
-def test_a_file_that_cannot_be_read_is_refused(tmp_path):
+def test_a_file_that_cannot_be_read_is_refused(tmp_path) -> None:
     with pytest.raises(ScheduleError, match=rf"cannot read {re.escape(str(tmp_path))}/none.csv: .*No such file"):
         Schedule.from_csv(tmp_path / "none.csv")
     with pytest.raises(ScheduleError, match="cannot read .*: .*Is a directory"):
@@ -171,9 +174,18 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path):
         Schedule.from_csv(tmp_path / "odd.csv")
 
 
-def test_a_schedule_is_described_in_a_line():
+def test_a_schedule_is_described_in_a_line() -> None:
     schedule = Schedule.of(placement.v(1), 2, [["0F0", "1F0", "(0F1;1B0)OVERLAP_F_B", "0UNSHARD"]], name="v")
     assert repr(schedule) == "Schedule(v: 1 ranks, 2 stages, 2 microbatches; 2 F 1 OVERLAP_F_B 1 UNSHARD)"
     assert repr(Schedule.of(placement.linear(2), 1, [[], []])) == (
         "Schedule(2 ranks, 2 stages, 1 microbatches; no actions)"
     )
+
+
+def test_operations_of_users_are_named_in_the_file_and_said_again_when_it_is_read(tmp_path) -> None:
+    offload = Operation("OFFLOAD", after="F")
+    rows = [["0F0", "0OFFLOAD0", "0B0"]]
+    schedule = Schedule(made(rows, 1), operations=(offload,))
+    schedule.to_csv(tmp_path / "offload.csv")
+    assert Schedule.from_csv(tmp_path / "offload.csv", operations=[offload]) == schedule
+    assert Schedule.from_csv(tmp_path / "offload.csv").programs == schedule.programs

@@ -3,7 +3,7 @@
 import pickle
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from annopipe.errors import ScheduleError
@@ -27,7 +27,7 @@ CHAIN_OF_FOUR = ((0, 1), (1, 2), (2, 3))
         (custom([1, 0, 0]), (1, 0, 0), "Placement(custom: rank 0: 1 2, rank 1: 0)"),
     ],
 )
-def test_a_chain_puts_its_stages_on_ranks(made, rank_of, text):
+def test_a_chain_puts_its_stages_on_ranks(made, rank_of, text) -> None:
     assert made.rank_of == rank_of
     assert repr(made) == text
     assert made.is_chain
@@ -36,7 +36,7 @@ def test_a_chain_puts_its_stages_on_ranks(made, rank_of, text):
     assert (made.copies, made.batch_wide, made.weights_of) == (1, frozenset(), tuple(range(len(rank_of))))
 
 
-def test_bidirectional_has_a_second_copy_from_the_last_rank_to_the_first():
+def test_bidirectional_has_a_second_copy_from_the_last_rank_to_the_first() -> None:
     made = placement.bidirectional(3)
     assert made.rank_of == (0, 1, 2, 2, 1, 0)
     assert made.edges == ((0, 1), (1, 2), (3, 4), (4, 5))
@@ -47,7 +47,7 @@ def test_bidirectional_has_a_second_copy_from_the_last_rank_to_the_first():
     assert made.chunk_of == (0,) * 6
 
 
-def test_towers_meet_in_the_first_stage_of_the_top():
+def test_towers_meet_in_the_first_stage_of_the_top() -> None:
     made = placement.towers([0, 1], [2], top=[3, 0], batch_wide=True)
     assert made.rank_of == (0, 1, 2, 3, 0)
     assert made.edges == ((0, 1), (1, 3), (2, 3), (3, 4))
@@ -59,14 +59,14 @@ def test_towers_meet_in_the_first_stage_of_the_top():
     assert not placement.towers([0], top=[1]).batch_wide
 
 
-def test_chunks_count_the_stages_of_a_rank_in_the_order_of_the_model():
+def test_chunks_count_the_stages_of_a_rank_in_the_order_of_the_model() -> None:
     assert placement.looped(2, 3).chunk_of == (0, 0, 1, 1, 2, 2)
     assert placement.v(2).chunk_of == (0, 0, 1, 1)
     # Stage 0 comes last in the model, and is the second of its rank.
     assert custom([0, 1, 0], edges=[(2, 1), (1, 0)]).chunk_of == (1, 0, 0)
 
 
-def test_placements_are_equal_when_stages_and_edges_are_whatever_they_are_called():
+def test_placements_are_equal_when_stages_and_edges_are_whatever_they_are_called() -> None:
     assert placement.looped(3, 1) == placement.linear(3)
     assert hash(placement.v(2)) == hash(placement.wave(2, 2))
     assert custom([0, 1, 2], edges=[(1, 2), (0, 1)]) == placement.linear(3)
@@ -75,15 +75,17 @@ def test_placements_are_equal_when_stages_and_edges_are_whatever_they_are_called
     assert placement.linear(3) != custom([0, 1, 2], batch_wide=frozenset({2}))
 
 
+@settings(deadline=None)
 @given(placements(), st.integers(1, 9))
-def test_every_microbatch_is_of_one_copy_and_the_shares_differ_by_one_at_most(made, microbatches):
+def test_every_microbatch_is_of_one_copy_and_the_shares_differ_by_one_at_most(made, microbatches) -> None:
     shares = {made.copy_of[stage]: made.microbatches_of(stage, microbatches) for stage in range(made.stages)}
     assert [m for copy in range(made.copies) for m in shares[copy]] == list(range(microbatches))
     assert max(map(len, shares.values())) - min(map(len, shares.values())) <= 1
 
 
+@settings(deadline=None)
 @given(placements())
-def test_what_is_derived_agrees_with_the_edges_and_the_map(made):
+def test_what_is_derived_agrees_with_the_edges_and_the_map(made) -> None:
     assert sorted(stage for held in made.stages_on for stage in held) == list(range(made.stages))
     assert all(made.rank_of[stage] == rank for rank, held in enumerate(made.stages_on) for stage in held)
     assert {(a, b) for b, before in enumerate(made.predecessors) for a in before} == set(made.edges)
@@ -117,7 +119,7 @@ def _placement(**changed):
         (lambda: placement.towers([0], [2], top=[3]), "rank 1 holds no stage; number the ranks from 0 without gaps"),
         (lambda: custom([]), "at least one stage"),
         (lambda: custom([0, -1]), "ranks are whole numbers from 0"),
-        (lambda: custom([0, 1.0]), "ranks are whole numbers from 0"),
+        (lambda: custom([0, 1.0]), "ranks are whole numbers from 0"),  # type: ignore[list-item]
         (lambda: custom([0, True]), "ranks are whole numbers from 0"),
         (lambda: custom("01"), "ranks are whole numbers from 0"),
         (lambda: custom([1, 2]), "rank 0 holds no stage"),
@@ -125,7 +127,7 @@ def _placement(**changed):
         (lambda: custom([0, 1], [(0, 2)]), r"edge \(0, 2\) does not join two of the stages 0 to 1"),
         (lambda: custom([0, 1], [(-1, 0)]), r"edge \(-1, 0\) does not join two of the stages"),
         (lambda: custom([0, 1], [(1, 1)]), r"edge \(1, 1\) does not join two of the stages"),
-        (lambda: custom([0, 1], [(0, 1, 1)]), r"edge \(0, 1, 1\) does not join two of the stages"),
+        (lambda: custom([0, 1], [(0, 1, 1)]), r"edge \(0, 1, 1\) does not join two of the stages"),  # type: ignore[list-item]
         (lambda: custom([0, 1], [(0, True)]), r"edge \(0, True\) does not join two of the stages"),
         (
             lambda: custom([0, 1], [(0, 1), (0, 1)]),
@@ -146,6 +148,6 @@ def _placement(**changed):
         (lambda: _placement(weights_of=(0, -1, 2, 3)), r"weights_of\[1\] is -1: name the first stage with the same"),
     ],
 )
-def test_what_is_no_placement_is_refused(make, message):
+def test_what_is_no_placement_is_refused(make, message) -> None:
     with pytest.raises(ScheduleError, match=message):
         make()

@@ -3,7 +3,7 @@
 import pickle
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from annopipe.errors import ScheduleError
@@ -16,7 +16,7 @@ from tests.scheduling.strategies import programs
 TWO = placement.linear(2)
 
 
-def test_actions_and_their_texts_make_the_same_programs():
+def test_actions_and_their_texts_make_the_same_programs() -> None:
     texts = [["0UNSHARD", "0F0", "0B0"], ["1F0", "1F1/2", "(1F2;1B0)OVERLAP_F_B"]]
     made = Programs.of(TWO, 3, texts)
     assert made == Programs.of(TWO, 3, [[Action.parse(text) for text in row] for row in texts])
@@ -26,8 +26,9 @@ def test_actions_and_their_texts_make_the_same_programs():
     assert (made.microbatches, made.numbering.stages) == (3, 2)
 
 
+@settings(deadline=None)
 @given(programs(), st.randoms(use_true_random=False))
-def test_programs_numbered_otherwise_become_equal_when_their_actions_are(made, random):
+def test_programs_numbered_otherwise_become_equal_when_their_actions_are(made, random) -> None:
     unused = Action("UNUSED", 0)
     extras = [*made.numbering.extras, unused]
     random.shuffle(extras)
@@ -37,7 +38,7 @@ def test_programs_numbered_otherwise_become_equal_when_their_actions_are(made, r
     assert pickle.loads(pickle.dumps(made)) == made
 
 
-def test_an_order_is_part_of_the_programs():
+def test_an_order_is_part_of_the_programs() -> None:
     assert Programs.of(TWO, 1, [["0F0", "0B0"], []]) != Programs.of(TWO, 1, [["0B0", "0F0"], []])
     assert Programs.of(TWO, 1, [["0F0"], []]) != Programs.of(TWO, 2, [["0F0"], []])
 
@@ -64,6 +65,6 @@ def test_an_order_is_part_of_the_programs():
         (1, ["0F0", []], "rank 0, step 0: '0' is not an action"),
     ],
 )
-def test_what_is_no_program_is_refused_with_rank_and_step(microbatches, ranks, message):
+def test_what_is_no_program_is_refused_with_rank_and_step(microbatches, ranks, message) -> None:
     with pytest.raises(ScheduleError, match=message):
         Programs.of(TWO, microbatches, ranks)

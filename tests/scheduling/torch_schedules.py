@@ -17,7 +17,7 @@ from torch.distributed.pipelining import schedules
 __all__ = [
     "CLASSES",
     "SINGLE",
-    "has_order",
+    "classes_of_torch",
     "torch_cells",
     "torch_dump",
     "torch_load",
@@ -41,17 +41,27 @@ CLASSES = (
 Cells = list[list[str]]
 
 
-def has_order(class_name: str) -> bool:
-    """Whether the class says its order; _ScheduleForwardOnly only runs it."""
-    return class_name != "_ScheduleForwardOnly"
+def classes_of_torch() -> set[str]:
+    """The schedule classes that this PyTorch has, without the bases of others."""
+    found, open_classes = set(), [schedules._PipelineSchedule]
+    while open_classes:
+        one = open_classes.pop()
+        below = [cls for cls in one.__subclasses__() if cls.__module__ == schedules.__name__]
+        open_classes += below
+        if not below:
+            found.add(one.__name__)
+    return found
 
 
 def torch_cells(class_name: str, ranks: int, chunks: int, microbatches: int) -> Cells:
-    """The order as torch has it, "" for an idle step; GPipe and 1F1B name REDUCE_GRAD too.
+    """The order as torch has it, "" for an idle step; GPipe and 1F1B name REDUCE_GRAD too, and have no idle steps.
 
     Schedule1F1B counts the last rank's forwards from microbatch 1, and cannot run so: `torch_order` mends it.
+    ValueError where torch refuses the numbers, and for _ScheduleForwardOnly, which has no order of its own.
     """
     made = _made(class_name, ranks, chunks, microbatches).pipeline_order
+    if made is None:
+        raise ValueError(f"{class_name} has no order: it only runs one")
     return [["" if action is None else str(action) for action in made[rank]] for rank in range(ranks)]
 
 
@@ -60,7 +70,7 @@ def torch_order(class_name: str, ranks: int, chunks: int, microbatches: int) -> 
 
     ValueError where torch refuses the numbers.
     """
-    if not has_order(class_name):
+    if class_name == "_ScheduleForwardOnly":
         return [[f"{rank}F{microbatch}" for microbatch in range(microbatches)] for rank in range(ranks)]
     cells = torch_cells(class_name, ranks, chunks, microbatches)
     order = [[cell for cell in row if cell and not cell.endswith("REDUCE_GRAD")] for row in cells]
@@ -91,7 +101,7 @@ def torch_lowering(order: Sequence[Sequence[str]], *, defer_receives: bool = Fal
 
 
 def torch_dump(
-    class_name: str, ranks: int, chunks: int, microbatches: int, path: Path, *, communication: bool = False
+    path: Path, class_name: str, ranks: int, chunks: int, microbatches: int, *, communication: bool = False
 ) -> None:
     """Write the file with torch's `_dump_csv`.
 

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from annopipe.errors import OrderError
-from annopipe.simulation import Network, Task, Timeline, makespan, run
+from annopipe.simulation import Network, ProgramTimeline, Task, makespan, run
 from tests.simulation import reference
 from tests.simulation.programs import NETWORKS, overlapped, programs
 
 
-def moves(timeline: Timeline) -> dict[str, tuple[float, float]]:
+def moves(timeline: ProgramTimeline) -> dict[str, tuple[float, float]]:
     tasks = timeline.trace.tasks
     return {tasks[p].name: (transfer.start, transfer.end) for p, transfer in timeline.trace.transfers.items()}
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from annopipe.simulation import Network, Task, Timeline, run
+from annopipe.simulation import Network, ProgramTimeline, Task, run
 from tests.simulation.programs import NETWORKS, overlapped, programs
 
 
@@ -13,7 +13,7 @@ def near(seconds: float) -> Any:
     return pytest.approx(seconds, rel=1e-9, abs=1e-9)
 
 
-def slow_exposure(timeline: Timeline) -> tuple[float, float, dict[tuple[str, str], float]]:
+def slow_exposure(timeline: ProgramTimeline) -> tuple[float, float, dict[tuple[str, str], float]]:
     """Communication, exposed communication, and exposed by lane and region, moment by moment from the spans alone."""
     tasks = timeline.trace.tasks
     transfers = [span for span in timeline.spans if span.track.startswith("comm")]

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from annopipe.errors import AnnopipeError
-from annopipe.simulation import Network, Task, Timeline, png, run
+from annopipe.simulation import Network, ProgramTimeline, Task, png, run
 from annopipe.simulation.picture.bars import Palette
 from annopipe.simulation.picture.figure import draw
 from annopipe.simulation.picture.lettering import Lettering
@@ -35,7 +35,7 @@ def size(path: Path) -> tuple[int, int]:
     return width, height
 
 
-def layers(count: int) -> Timeline:
+def layers(count: int) -> ProgramTimeline:
     tasks: list[Task] = []
     for _ in range(count):
         at = len(tasks)

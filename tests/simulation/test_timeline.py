@@ -105,4 +105,4 @@ def test_dict_is_plain_data_with_all_that_there_is():
 
 
 def test_repr_is_short():
-    assert repr(run(overlapped())) == "Timeline(13 tasks, makespan 17.75 s)"
+    assert repr(run(overlapped())) == "ProgramTimeline(13 tasks, makespan 17.75 s)"

@@ -1,0 +1,75 @@
+"""Why a rank of a generated schedule does what it does at a step."""
+
+from dataclasses import dataclass
+
+from annopipe.errors import ScheduleError
+from annopipe.scheduling.generation.phased import phased_rank
+from annopipe.scheduling.generation.spec_fields import SpecFields
+
+__all__ = ["Candidate", "Decision", "explain_phases"]
+
+
+@dataclass(frozen=True, order=True)
+class Candidate:
+    """An action that could have run; candidates sort as they would be taken.
+
+    Attributes:
+        urgency: the position of its kind in the priority, 0 is the most urgent.
+        turn: its position in the rank's order of this kind, 0 is the first.
+        action: its text.
+        refused: why it could not be taken; "" when it could.
+    """
+
+    urgency: int
+    turn: int
+    action: str
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a rank took at a step, and from what.
+
+    Attributes:
+        rank, step: where.
+        time: when, in the units of the costs; None for phases, which know no time.
+        chosen: the text of the action.
+        why: one sentence.
+        candidates: what was ready, in the order in which it would be taken.
+    """
+
+    rank: int
+    step: int
+    time: float | None
+    chosen: str
+    why: str
+    candidates: tuple[Candidate, ...] = ()
+
+    def __str__(self) -> str:
+        """The decision as lines of text."""
+        when = "" if self.time is None else f", time {self.time:g}"
+        lines = [f"rank {self.rank}, step {self.step}{when}: {self.chosen}", self.why]
+        width = max((len(candidate.action) for candidate in self.candidates), default=0)
+        for candidate in self.candidates:
+            state = candidate.refused or "ready"
+            lines.append(
+                f"  {candidate.action:<{width}}  urgency {candidate.urgency}  turn {candidate.turn:>3}  {state}"
+            )
+        return "\n".join(lines)
+
+
+def explain_phases(spec: SpecFields, rank: int, step: int) -> Decision:
+    """Why a rank of a schedule that is written in phases does what it does at a step.
+
+    Raises ScheduleError when the rank has no such step.
+    """
+    steps = phased_rank(spec, rank)
+    if not 0 <= step < len(steps):
+        raise ScheduleError(f"rank {rank} has no step {step}; its steps are 0 to {len(steps) - 1}")
+    action, phase = steps[step]
+    first = next(index for index, (_, other) in enumerate(steps) if other is phase)
+    last = len(steps) - 1 - next(index for index, (_, other) in enumerate(reversed(steps)) if other is phase)
+    why = (
+        f"the order is written in phases: this is step {step - first} of {last - first + 1} of the phase '{phase.text}'"
+    )
+    return Decision(rank, step, None, str(action), why)
