@@ -72,9 +72,10 @@ def run(programs: RankPrograms) -> tuple[list[float], list[float]]:
                 starts[number] = now
                 woken = ends[number]
                 ends[number] = now = now + durations[number]
-                for part in parts.get(number, ()) if line == GROUP else ():
-                    _wake(ends[part], next_waiting, ready)
-                    starts[part], ends[part] = starts[number], now
+                if line == GROUP:
+                    for part in parts.get(number, ()):
+                        _wake(ends[part], next_waiting, ready)
+                        starts[part], ends[part] = starts[number], now
             if woken < -1.0:
                 _wake(woken, next_waiting, ready)
         else:
