@@ -34,7 +34,13 @@ if TYPE_CHECKING:
     from annopipe.ordering.registry import policies, policy
     from annopipe.scheduling import placement
     from annopipe.scheduling.action_costs import ActionCosts
+    from annopipe.scheduling.actions import Action
+    from annopipe.scheduling.explaining import Decision
+    from annopipe.scheduling.library import schedule, schedule_spec, schedules
+    from annopipe.scheduling.operations import Operation
+    from annopipe.scheduling.placement import Placement
     from annopipe.scheduling.schedule import Schedule
+    from annopipe.scheduling.spec import ScheduleSpec
     from annopipe.simulation import Timeline, simulate
 
 _EXPORTS = {
@@ -47,6 +53,11 @@ _EXPORTS = {
     "PipelineError": "annopipe.errors",
     "RewriteError": "annopipe.errors",
     "ScheduleError": "annopipe.errors",
+    "ScheduleSpec": "annopipe.scheduling.spec",
+    "Placement": "annopipe.scheduling.placement",
+    "Operation": "annopipe.scheduling.operations",
+    "Decision": "annopipe.scheduling.explaining",
+    "Action": "annopipe.scheduling.actions",
     "comm": "annopipe.annotate",
     "nano_batch": "annopipe.annotate",
     "nano_batches": "annopipe.annotate",
@@ -74,6 +85,9 @@ _EXPORTS = {
     "register_comm": "annopipe.graphs.declared_ops",
     "register_pure": "annopipe.graphs.declared_ops",
     "reorder": "annopipe.graphs.reordering",
+    "schedule": "annopipe.scheduling.library",
+    "schedule_spec": "annopipe.scheduling.library",
+    "schedules": "annopipe.scheduling.library",
     "simulate": "annopipe.simulation",
     "trace": "annopipe.graphs.tracing",
 }
@@ -82,22 +96,27 @@ _SUBMODULES = {"costs": "annopipe.costs", "placement": "annopipe.scheduling.plac
 
 __all__ = [
     "UPSTREAM_TAGS",
+    "Action",
     "ActionCosts",
     "AnnopipeError",
     "CaptureError",
     "CostError",
+    "Decision",
     "ForeignTag",
     "GraphError",
     "LowerBound",
     "NodeCosts",
+    "Operation",
     "OrderError",
     "OverlapPlan",
     "OverlapProblem",
     "PipelineError",
+    "Placement",
     "Port",
     "RewriteError",
     "Schedule",
     "ScheduleError",
+    "ScheduleSpec",
     "StageGraph",
     "StageGraphs",
     "Timeline",
@@ -119,6 +138,9 @@ __all__ = [
     "register_comm",
     "register_pure",
     "reorder",
+    "schedule",
+    "schedule_spec",
+    "schedules",
     "simulate",
     "trace",
 ]

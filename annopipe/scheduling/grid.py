@@ -1,9 +1,9 @@
 """Programs as text, one row a rank and one column a step, with an arrow at the places that an error is about.
 
-step 0   step 1   step 2
-rank 0   0F0      0B0      0F1
+            step 0   step 1   step 2
+   rank 0   0F0      0B0      0F1
 -> rank 1   1F0      1F0      1B0
-^
+                     ^
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,14 +31,14 @@ def grid(programs: Programs, places: Sequence[Place] = (), *, rows: int = _ROWS,
     rank, step = places[0] if places else (0, 0)
     longest = max(map(len, programs.ranks))
     ranks, steps = _window(rank, len(programs.ranks), rows), _window(step, longest, columns)
-    before, after = "... " if steps.start else "", " ..." if steps.stop < longest else ""
+    before, after = "... " if steps.start else "", "..." if steps.stop < longest else ""
     text = programs.numbering.text
     table = [["", *(f"step {step}" for step in steps)]]
     marks: list[list[str] | None] = [None]
     for rank in ranks:
         program = programs.ranks[rank]
-        marked = {step for marked_rank, step in places if marked_rank == rank}
-        arrow = "-> " if marked else "   "
+        arrow = "-> " if rank in {place[0] for place in places} else "   "
+        marked = {step for marked_rank, step in places if marked_rank == rank and step < len(program)}
         table.append([f"{arrow}rank {rank}", *(text(program[step]) if step < len(program) else "" for step in steps)])
         marks.append(["", *("^" if step in marked else "" for step in steps)] if marked & set(steps) else None)
     widths = [max(len(row[column]) for row in table) + 3 for column in range(len(table[0]))]

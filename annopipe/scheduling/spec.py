@@ -137,6 +137,8 @@ class ScheduleSpec:
 def _problem(spec: ScheduleSpec) -> str:
     if not isinstance(spec.placement, Placement):
         return f"placement is {spec.placement!r}; make one with annopipe.placement, such as placement.linear(ranks=4)"
+    if not isinstance(spec.costs, ActionCosts):
+        return f"costs is {spec.costs!r}; make them with annopipe.costs.table"
     if not isinstance(spec.microbatches, int) or isinstance(spec.microbatches, bool) or spec.microbatches < 1:
         return f"microbatches={spec.microbatches!r}: give a whole number, 1 or more"
     unknown = [kind for kind in spec.priority if kind not in COMPUTE]

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from annopipe.simulation.spans import Span, Track
-from annopipe.simulation.wording import seconds_text, shorten
+from annopipe.simulation.wording import initials, seconds_text, shorten
 
 if TYPE_CHECKING:
     from annopipe.simulation.program_timeline import ProgramTimeline
@@ -70,10 +70,4 @@ def _letter(span: Span, letters: dict[str, str]) -> str:
 
 
 def _lane_letters(lanes: Iterable[str]) -> dict[str, str]:
-    """A letter for each lane: the first of its name that is free, or a digit."""
-    letters: dict[str, str] = {"": _NO_LANE}
-    for lane in lanes:
-        if lane not in letters:
-            free = (c for c in f"{lane.upper()}0123456789" if c.isalnum() and c not in letters.values())
-            letters[lane] = next(free, "?")
-    return letters
+    return {"": _NO_LANE} | initials((lane for lane in lanes if lane), taken=_NO_LANE)

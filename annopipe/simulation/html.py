@@ -1,17 +1,16 @@
 """Timelines as one web page that needs nothing else: no network, no library.
 
-`viewer.html` beside this file is the page without its contents. The timelines of one page share the time scale, the
-zoom and the colours.
+`viewer.js` beside this file draws. The timelines of one page share the time scale, the zoom and the colours.
 """
 
-import json
-import re
 from collections.abc import Mapping
 from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from annopipe.simulation import shell
+from annopipe.simulation.files import write_text
 from annopipe.simulation.summary import key_numbers, own_group_advice
 from annopipe.simulation.viewer_data import viewer_data
 from annopipe.simulation.wording import seconds_text
@@ -22,12 +21,15 @@ if TYPE_CHECKING:
 __all__ = ["page", "write"]
 
 _STALLS, _SYNCS = 12, 12
+_SCRIPT = Path(__file__).with_name("viewer.js")
 
 
 def write(
     path: str | PathLike[str], timelines: Mapping[str, "ProgramTimeline"], title: str = "annopipe timeline"
 ) -> None:
     """Write a page that shows timelines below each other on one time scale, each with its table.
+
+    Raises AnnopipeError when the file cannot be written; folders that are missing are made.
 
     >>> import pathlib, tempfile
     >>> from annopipe.simulation import Task, run
@@ -37,25 +39,17 @@ def write(
     ...     path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     True
     """
-    Path(path).write_text(page(timelines, title), encoding="utf-8")
+    write_text(path, page(timelines, title))
 
 
 def page(timelines: Mapping[str, "ProgramTimeline"], title: str) -> str:
-    """The page as text: `viewer.html` with its @@NAMES@@ filled in."""
-    parts = {
-        "TITLE": escape(title),
-        "DRAWINGS": "".join(_drawing(n, name, timeline) for n, (name, timeline) in enumerate(timelines.items())),
-        "TABLES": "".join(_tables(name, timeline) for name, timeline in timelines.items()),
-        # "<" inside the data could end the script element.
-        "DATA": json.dumps(viewer_data(timelines), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
-    }
-    template = Path(__file__).with_name("viewer.html").read_text(encoding="utf-8")
-    # One pass: a title that contains such a name stays as it is.
-    return re.sub(r"@@([A-Z]+)@@", lambda match: parts[match[1]], template)
+    """The page as text."""
+    drawings = "".join(_drawing(n, name, timeline) for n, (name, timeline) in enumerate(timelines.items()))
+    tables = "".join(_tables(name, timeline) for name, timeline in timelines.items())
+    return shell.page(title, drawings, tables, viewer_data(timelines), _SCRIPT)
 
 
 def _drawing(number: int, name: str, timeline: "ProgramTimeline") -> str:
-    """Heading, key numbers, and the canvas that the viewer draws on."""
     chips = [*key_numbers(timeline), ("bubble", f"{timeline.bubble:.0%}")]
     if timeline.comm_time:
         chips += [
@@ -63,21 +57,13 @@ def _drawing(number: int, name: str, timeline: "ProgramTimeline") -> str:
             ("hidden", f"{timeline.hidden_share:.0%}"),
             ("exposed", seconds_text(timeline.exposed_comm)),
         ]
-    numbers = "".join(f"<span>{what} <b>{value}</b></span>" for what, value in chips)
-    label = escape(f"Timeline {name}".strip())
-    return f"""<div class="head">{_heading(name)}<div class="chips">{numbers}</div></div>
-<canvas id="timeline-{number}" tabindex="0" role="img" aria-label="{label}"></canvas>
-"""
+    return shell.drawing(number, name, chips)
 
 
 def _tables(name: str, timeline: "ProgramTimeline") -> str:
     tables = _regions(timeline) + _stalls(timeline) + _syncs(timeline)
-    head = f'<div class="head">{_heading(name)}</div>\n' if name else ""
+    head = f'<div class="head">{shell.heading(name)}</div>\n' if name else ""
     return f'<section>\n{head}<div class="tables">\n{tables}</div>\n</section>\n' if tables else ""
-
-
-def _heading(name: str) -> str:
-    return f"<h2>{escape(name)}</h2>" if name else ""
 
 
 def _regions(timeline: "ProgramTimeline") -> str:

@@ -3,12 +3,11 @@
 The package `picture` beside this file draws and imports matplotlib; it is loaded when something is drawn.
 """
 
-import importlib
 from collections.abc import Mapping
-from os import PathLike, fspath
+from os import PathLike
 from typing import TYPE_CHECKING
 
-from annopipe.errors import AnnopipeError
+from annopipe.simulation.pictures import painter
 
 if TYPE_CHECKING:
     from annopipe.simulation.program_timeline import ProgramTimeline
@@ -21,7 +20,7 @@ def write(
 ) -> None:
     """Draw timelines below each other on one time axis: the issuing thread and each process group, stalls, host reads.
 
-    Raises AnnopipeError when matplotlib is not installed.
+    Raises AnnopipeError when matplotlib is not installed or the file cannot be written.
 
     >>> import pathlib, tempfile
     >>> from annopipe.simulation import Task, run
@@ -31,13 +30,4 @@ def write(
     ...     path.read_bytes()[1:4]
     b'PNG'
     """
-    try:
-        figure = importlib.import_module("annopipe.simulation.picture.figure")
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "matplotlib":
-            raise
-        raise AnnopipeError(
-            f"cannot draw {fspath(path)}: matplotlib is not installed; run `pip install 'annopipe[plots]'`, "
-            "or write HTML, which needs nothing"
-        ) from error
-    figure.save(path, timelines, title)
+    painter("figure", path).save(path, timelines, title)

@@ -20,7 +20,7 @@ _FIRST_HUE = 25.0
 
 
 def viewer_data(timelines: Mapping[str, "ProgramTimeline"]) -> dict[str, object]:
-    """What the script of `viewer.html` draws, as plain data.
+    """What the script `viewer.js` draws, as plain data.
 
     A span is [start, end, kind, name, colour, region, lane, phase, detail, launch]: six numbers of texts from name on,
     and the position of the launch that joins a transfer with its wait.

@@ -1,11 +1,13 @@
 """How numbers and names are written for people."""
 
 import re
+from collections.abc import Collection, Iterable
 
-__all__ = ["clip", "one_line", "place_text", "seconds_text", "shorten"]
+__all__ = ["amount_text", "clip", "initials", "one_line", "place_text", "seconds_text", "shorten"]
 
 # Largest first: the first unit that the value reaches is used.
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+_THOUSANDS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def seconds_text(seconds: float) -> str:
@@ -21,6 +23,32 @@ def seconds_text(seconds: float) -> str:
         if abs(seconds) >= scale * 0.99995:
             return f"{seconds / scale:.4g} {unit}"
     return f"{seconds:.3g} s"
+
+
+def amount_text(amount: float) -> str:
+    """Write an amount of memory, whatever its unit is, with four significant digits.
+
+    >>> amount_text(8.0), amount_text(1234.0), amount_text(1.5e9), amount_text(12345.0)
+    ('8', '1234', '1.5 G', '12.35 k')
+    """
+    if abs(amount) < 9999.5:
+        return f"{amount:.4g}"
+    scale, unit = next(entry for entry in _THOUSANDS if abs(amount) >= entry[0] * 0.99995)
+    return f"{amount / scale:.4g} {unit}"
+
+
+def initials(names: Iterable[str], taken: Collection[str] = ()) -> dict[str, str]:
+    """A character for each name: the first of its letters and digits that is free, or else any free digit, or "?".
+
+    >>> initials(["F", "forward", "f"], taken=".")
+    {'F': 'F', 'forward': 'O', 'f': '0'}
+    """
+    found: dict[str, str] = {}
+    for name in names:
+        if name not in found:
+            used = {*taken, *found.values()}
+            found[name] = next((c for c in f"{name.upper()}0123456789" if c.isalnum() and c not in used), "?")
+    return found
 
 
 def shorten(text: str, width: int) -> str:

@@ -1,6 +1,6 @@
 import pytest
 
-from annopipe.simulation.wording import one_line, place_text, seconds_text, shorten
+from annopipe.simulation.wording import amount_text, initials, one_line, place_text, seconds_text, shorten
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,24 @@ def test_line_breaks_become_spaces_and_spaces_stay():
 def test_shortened_text_keeps_its_end():
     assert shorten("abcdef", 6) == "abcdef"
     assert shorten("abcdefg", 6) == "..defg"
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [
+        (0.0, "0"),
+        (0.5, "0.5"),
+        (9999.4, "9999"),
+        (9999.6, "10 k"),
+        (999_960.0, "1 M"),
+        (8e10, "80 G"),
+        (2.5e13, "25 T"),
+    ],
+)
+def test_amounts_have_four_digits_and_the_letter_that_fits(amount, text):
+    assert amount_text(amount) == text
+
+
+def test_initials_are_distinct_and_leave_out_what_is_taken():
+    found = initials(["forward", "F", "four", "---"], taken="O")
+    assert found == {"forward": "F", "F": "0", "four": "U", "---": "1"}

@@ -57,8 +57,8 @@ def check(
     >>> check(Programs.of(placement.linear(1), 1, [["0B0", "0F0"]]))
     Traceback (most recent call last):
     ...
-    annopipe.errors.ScheduleError: rank 0, step 0: 0B0 is in front of 0F0 (step 1); put 0F0 first: a backward needs what \
-its forward left
+    annopipe.errors.ScheduleError: rank 0, step 0: 0B0 is in front of 0F0 (step 1); put 0F0 first: a backward needs \
+what its forward left
     <BLANKLINE>
                 step 0   step 1
     -> rank 0   0B0      0F0

@@ -109,32 +109,29 @@ def deadlock_error(programs: Programs, stopped: Mapping[int, tuple[int, int]]) -
             )
         rank = places[needed][0]
     cycle = seen[seen.index(rank) :]
-    waits = [_wait(programs, stopped, places, rank) for rank in cycle]
-    step, _ = stopped[cycle[0]]
-    others = [(other, stopped[other][0]) for other in cycle[1:]]
+    waits = [_wait(programs, stopped[rank], rank, *places[stopped[rank][1]], stopped) for rank in cycle]
     return problem(
         programs,
         cycle[0],
-        step,
-        f"{'these actions wait' if others else 'it waits'} for each other: {'; '.join(waits)}"
-        if others
-        else f"the rank waits for itself: {waits[0]}",
-        "put one of the actions that are waited for in front of the one that waits on its rank",
-        also=others,
+        stopped[cycle[0]][0],
+        f"deadlock, these wait for each other: {'; '.join(waits)}",
+        "on one of these ranks, put what is waited for in front of what waits",
+        also=[(other, stopped[other][0]) for other in cycle[1:]],
     )
 
 
 def _wait(
-    programs: Programs, stopped: Mapping[int, tuple[int, int]], places: Mapping[int, tuple[int, int]], rank: int
+    programs: Programs,
+    stop: tuple[int, int],
+    rank: int,
+    there: int,
+    at: int,
+    stopped: Mapping[int, tuple[int, int]],
 ) -> str:
-    step, needed = stopped[rank]
-    there, at = places[needed]
-    held, _ = stopped[there]
-    wanted = _text(programs, there, at)
-    where = "it is a part of the same action" if at == held else f"behind {_text(programs, there, held)}"
-    if at == held and there != rank:
-        where = f"step {at}"
-    return f"rank {rank}, step {step}: {_text(programs, rank, step)} waits for {wanted} on rank {there} ({where})"
+    step, held = stop[0], stopped[there][0]
+    behind = "" if at == held else f" behind {_text(programs, there, held)}"
+    wanted = f"{_text(programs, there, at)} on rank {there}, step {at}{behind}"
+    return f"rank {rank}, step {step}: {_text(programs, rank, step)} waits for {wanted}"
 
 
 def _text(programs: Programs, rank: int, step: int) -> str:

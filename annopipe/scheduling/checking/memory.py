@@ -46,6 +46,7 @@ def fits_in_memory(facts: Facts, memory: float, costs: ActionCosts) -> None:
                 programs,
                 rank,
                 step,
-                f"{programs.numbering.text(number)} brings the activations kept to {kept:g}, and the limit is {memory:g}",
+                f"{programs.numbering.text(number)} brings the activations kept to {kept:g}, and the limit is "
+                f"{memory:g}",
                 "start fewer forwards before the next backward, or raise the limit",
             )

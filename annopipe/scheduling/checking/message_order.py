@@ -1,5 +1,7 @@
-"""Rules: what one rank sends to another arrives in the order in which it is taken; and, for transports in which a send
-waits for its receive, both ranks of a pair have all their messages in one order.
+"""Rules on the order of messages between two ranks.
+
+What one rank sends to another is taken in the order in which it is sent. For transports in which a send waits for its
+receive, both ranks also have all messages between them, those of both directions, in one order.
 
 Messages that must be told apart by stage and microbatch anyway (`Route.ordered`) are left out.
 """
@@ -59,8 +61,8 @@ def _compare(facts: Facts, here: int, shared: Sequence[Route]) -> None:
     raise problem(
         facts.programs,
         *places[0][1],
-        f"{second} comes behind {first}, and on rank {places[1][0][0]} {other_second} (step {places[1][1][1]}) in front "
-        f"of {other_first} (step {places[1][0][1]})",
+        f"{second} comes behind {first}, and on rank {places[1][0][0]} {other_second} (step {places[1][1][1]}) in "
+        f"front of {other_first} (step {places[1][0][1]})",
         "two ranks have their messages in one order; take compute_only() of the schedule and lower it",
         also=[places[1][1], places[1][0]],
     )

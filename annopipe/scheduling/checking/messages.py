@@ -7,7 +7,7 @@ from annopipe.scheduling.checking.facts import Facts
 from annopipe.scheduling.checking.own_order import in_order
 from annopipe.scheduling.checking.problem import problem
 from annopipe.scheduling.numbering import BLOCKS
-from annopipe.scheduling.routes import routes
+from annopipe.scheduling.routes import Route, routes
 
 __all__ = ["messages_in_place", "messages_match"]
 
@@ -28,31 +28,30 @@ def messages_match(facts: Facts) -> None:
             if route is None or (kind.endswith("B") and not facts.has_backward):
                 _none(facts, kind, stage, where)
             elif -1 in where:
-                index = where.index(-1)
-                text = facts.programs.numbering.text(facts.number(kind, stage, index))
-                other = (route.receive, route.target) if kind == route.send else (route.send, route.source)
-                partner = facts.programs.numbering.text(facts.number(*other, index))
-                there = placement.rank_of[other[1]]
-                done = facts.where[facts.number(*other, index)] >= 0
-                raise problem(
-                    facts.programs,
-                    placement.rank_of[stage],
-                    None,
-                    f"{text} is missing, {'which' if done else 'and'} {partner} on rank {there} "
-                    f"{'belongs to' if done else 'is missing, too'}",
-                    "add it, or take compute_only() of the schedule and lower it",
-                    also=[facts.place(facts.number(*other, index))] if done else [],
-                )
+                _missing(facts, kind, stage, where.index(-1), route)
+
+
+def _missing(facts: Facts, kind: str, stage: int, index: int, route: Route) -> None:
+    text = facts.programs.numbering.text
+    other = (route.receive, route.target) if kind == route.send else (route.send, route.source)
+    partner = facts.number(*other, index)
+    done = facts.where[partner] >= 0
+    beside = f"the partner of {text(partner)} on rank {facts.programs.placement.rank_of[other[1]]}"
+    raise problem(
+        facts.programs,
+        facts.programs.placement.rank_of[stage],
+        None,
+        f"{text(facts.number(kind, stage, index))} is missing, {beside if done else 'while other messages are there'}",
+        "add it, or take compute_only() of the schedule and lower it",
+        also=[facts.place(partner)] if done else [],
+    )
 
 
 def _none(facts: Facts, kind: str, stage: int, where: list[int]) -> None:
     if max(where, default=-1) < 0:
         return
     number = facts.number(kind, stage, next(index for index, position in enumerate(where) if position >= 0))
-    way = "to" if kind.startswith("SEND") else "from"
-    why = (
-        f"there is no stage on another rank {way} which it goes" if way == "to" else "no stage on another rank sends it"
-    )
+    why = "no stage on another rank takes it" if kind.startswith("SEND") else "no stage on another rank sends it"
     if kind.endswith("B") and not facts.has_backward:
         why = "the schedule has no backward"
     raise problem(

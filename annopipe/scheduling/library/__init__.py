@@ -7,6 +7,7 @@ Schedule(1f1b: 2 ranks, 2 stages, 2 microbatches; 4 F 4 B)
 from typing import Any
 
 from annopipe.errors import ScheduleError
+from annopipe.scheduling.action_costs import ActionCosts
 from annopipe.scheduling.library import folded, looped, one_stage, towers, two_copies
 from annopipe.scheduling.library.entry import Entry
 from annopipe.scheduling.schedule import Schedule
@@ -63,8 +64,12 @@ def entry(name: str) -> Entry:
     return _ENTRIES[found]
 
 
-def schedule_spec(name: str, ranks: int, microbatches: int, **options: Any) -> ScheduleSpec:
+def schedule_spec(
+    name: str, ranks: int, microbatches: int, *, costs: ActionCosts | None = None, **options: Any
+) -> ScheduleSpec:
     """The specification of a named schedule, to print, vary and build.
+
+    `costs` are what its rules assume (schedules in phases assume nothing); None is F = I = W.
 
     Raises ScheduleError for an unknown name or option, and for counts that the schedule has no meaning for.
 
@@ -79,17 +84,18 @@ def schedule_spec(name: str, ranks: int, microbatches: int, **options: Any) -> S
     unknown = sorted(set(options) - set(known))
     if unknown:
         raise ScheduleError(f"{found.name} has no option {unknown[0]!r}; its options are: {', '.join(known) or 'none'}")
-    return found.spec(ranks, microbatches, **{**known, **options}).varied(name=found.name)
+    spec = found.spec(ranks, microbatches, **{**known, **options}).varied(name=found.name)
+    return spec if costs is None else spec.varied(costs=costs)
 
 
-def schedule(name: str, ranks: int, microbatches: int, **options: Any) -> Schedule:
+def schedule(name: str, ranks: int, microbatches: int, *, costs: ActionCosts | None = None, **options: Any) -> Schedule:
     """A schedule of the library; `annopipe.schedules()` lists the names, and PyTorch's class names are known too.
 
-    Options: `chunks` of interleaved-1f1b, looped-bfs, interleaved-zb and wave (stages a rank), `towers` of distmm-pipe.
+    `costs` are what schedules by rules assume about times; None is F = I = W. Options: `chunks` of interleaved-1f1b, looped-bfs, interleaved-zb and wave (stages a rank), `towers` of distmm-pipe.
 
     Raises ScheduleError for an unknown name or option, and for counts that the schedule has no meaning for.
 
     >>> [str(action) for action in schedule("gpipe", ranks=2, microbatches=2).ranks[1]]
     ['1F0', '1F1', '1B0', '1B1']
     """
-    return schedule_spec(name, ranks, microbatches, **options).build()
+    return schedule_spec(name, ranks, microbatches, costs=costs, **options).build()

@@ -18,7 +18,7 @@ def _zbv(ranks: int, microbatches: int) -> ScheduleSpec:
             "m - p : F0 I0 W0 F1 I1 W1",
             "r : I0 I1",
             "p - r : I0 W0",
-            "* : W",
+            "* : W1; * : W0",
         ),
         layout_for="2*p - 1",
     )

@@ -13,12 +13,17 @@ def _interleaved_1f1b(ranks: int, microbatches: int, chunks: int) -> ScheduleSpe
         microbatches,
         traversal="k // p, c, k",
         phases=("2*(p - r - 1) + (v - 1)*p : F", "* : F B"),
+        layout_for="(m + p - 1)//p*p",  # whole rounds: the order of a part of one could wait for itself
     )
 
 
 def _looped_bfs(ranks: int, microbatches: int, chunks: int) -> ScheduleSpec:
     return ScheduleSpec(
-        placement.looped(ranks, chunks), microbatches, traversal="breadth-first", phases=("m*v : F", "m*v : B")
+        placement.looped(ranks, chunks),
+        microbatches,
+        traversal="breadth-first",
+        backward_traversal="v - 1 - c, -k",
+        phases=("m*v : F", "m*v : B"),
     )
 
 

@@ -2,6 +2,7 @@
 
 from annopipe.errors import ScheduleError
 from annopipe.scheduling import placement
+from annopipe.scheduling.action_costs import ActionCosts
 from annopipe.scheduling.library.entry import Entry
 from annopipe.scheduling.spec import ScheduleSpec
 
@@ -31,7 +32,9 @@ def _dualpipe(ranks: int, microbatches: int) -> ScheduleSpec:
 
 def _chimera(ranks: int, microbatches: int) -> ScheduleSpec:
     _refuse_odd("chimera", ranks)
-    return ScheduleSpec(placement.bidirectional(ranks), microbatches, priority=("B", "F"), in_flight="p")
+    # The published order is that of passes of one length.
+    equal = ActionCosts(B=1.0)
+    return ScheduleSpec(placement.bidirectional(ranks), microbatches, priority=("B", "F"), in_flight="p", costs=equal)
 
 
 def _refuse_odd(name: str, ranks: int) -> None:

@@ -2,7 +2,7 @@
 
 Needs       any programs.
 Does        removes SEND and RECV of activations and gradients, UNSHARD, RESHARD and REDUCE_GRAD.
-Guarantees  F, B, I, W, combinations and operations of users stay, in their order; lowering the result again starts afresh.
+Guarantees  F, B, I, W, combinations and operations of users stay, in their order; lowering the result starts afresh.
 
     0UNSHARD 0F0 0SEND_F0 0RECV_B0 0B0 0REDUCE_GRAD 0RESHARD   ->   0F0 0B0
 """

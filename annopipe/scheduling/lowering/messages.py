@@ -12,7 +12,7 @@ Guarantees  For each pair of ranks both have their messages in one order (`Route
     rank 1: 1F0 1B0 1F1 1B1             1RECV_F0 1F0 1RECV_F1 1B0 1SEND_B0 1F1 1B1 1SEND_B1
 
 Where one RECV takes from several SENDs, it stands where the last of them is ready; with `rendezvous` the SENDs stand
-there, too.
+there, too. Without it they stand behind what they send, and their order is guaranteed no longer.
 """
 
 from collections import Counter
@@ -73,7 +73,7 @@ class _Posts:
         self._microbatches = programs.microbatches
         self._rendezvous = rendezvous
         self._ready: Counter[int] = Counter()  # how many of the SENDs of a RECV are ready
-        self._held: dict[int, list[tuple[int, int]]] = {}  # SENDs (rank, number) that wait for the others of a RECV
+        self._held: dict[int, list[tuple[int, int]]] = {}  # SENDs (number, rank) that wait for the others of a RECV
         numbering = programs.numbering
         for route in routes(programs.placement):
             for kind in ("F",) if route.send == "SEND_F" else ("B", "I"):
@@ -93,15 +93,16 @@ class _Posts:
             if route.senders == 1:
                 self.out[route.receiver].append(number + distance)
             else:
-                self._join(route, number + distance, (rank, number + send))
+                self._join(route, number + distance, (number + send, rank))
 
     def _join(self, route: Route, receive: int, send: tuple[int, int]) -> None:
-        """Note that one of several SENDs of a RECV is ready; the last one writes the RECV, and the SENDs held for it."""
+        """Note that one of several SENDs of a RECV is ready; the last one writes the RECV, and the SENDs held."""
         self._ready[receive] += 1
         if self._rendezvous and route.joins:
             self._held.setdefault(receive, []).append(send)
         if self._ready[receive] == route.senders:
-            for rank, number in self._held.pop(receive, ()):
+            # A RECV takes what comes from one rank in ascending order of stages.
+            for number, rank in sorted(self._held.pop(receive, ())):
                 self.out[rank].append(number)
             self.out[route.receiver].append(receive)
 
@@ -142,7 +143,7 @@ def _ticks(programs: Programs, posts: _Posts) -> dict[int, tuple[int, int]]:
         for rank in reversed(ran):
             number = ranks[rank][at[rank]]
             at[rank] += 1
-            for part in parts[number] if number in parts else (number,):
+            for part in parts.get(number, (number,)):
                 ended = ends[part]
                 done[ended] = True
                 if ended in waiting:

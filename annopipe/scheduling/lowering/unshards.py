@@ -2,8 +2,8 @@
 
 add_unshards
     Needs       programs without UNSHARD and RESHARD.
-    Does        writes UNSHARD of a stage where it comes to be among the next `max_active` different stages that the rank
-                computes, so that gathering runs beside what is computed in between.
+    Does        writes UNSHARD of a stage where it comes to be among the next `max_active` different stages that the
+                rank computes, so that gathering runs beside what is computed in between.
     Guarantees  a stage is unsharded before it computes. With RESHARD where `add_reshards` puts it, at most `max_active`
                 stages of a rank are unsharded (or those of one combination, where these are more).
 

@@ -28,6 +28,7 @@ class Uses:
         }
 
     def __call__(self, number: int) -> tuple[int, ...]:
+        """The stages of one action, in the order of its parts."""
         return self._extras[number] if number >= self._base else self._rows[number // self._microbatches]
 
 

@@ -15,12 +15,13 @@ from matplotlib.patches import Patch
 
 from annopipe.simulation.panels import Row
 from annopipe.simulation.picture.lettering import Lettering
+from annopipe.simulation.picture.sheet import INK
 from annopipe.simulation.runs import Run
 from annopipe.simulation.wording import one_line, seconds_text, shorten
 
-__all__ = ["INK", "SOFT", "STALL", "Palette", "draw_row"]
+__all__ = ["STALL", "Palette", "draw_row"]
 
-INK, SOFT, STALL = "#1c2430", "#5d6878", "#d92d20"
+STALL = "#d92d20"
 _LANES = ("#93bfe6", "#f5bd80", "#a3d39c", "#cbb2e3", "#eda9bb", "#c9c48e", "#8fd0cb")
 _NO_LANE, _TRACK, _PALE_STALL = "#cfd4db", "#f0f2f5", "#f3aaa3"
 _SIZES = (8.5, 7.0)  # of letters, in points: the first that fits is used

@@ -6,42 +6,36 @@
             0 ms      10 ms     20 ms
     what is most exposed, and why
 
-Lengths are inches. The figure has a canvas of its own and is drawn in matplotlib's default style whatever the user's
-is; settings are as before afterwards. The same timelines give the same bytes.
+Lengths are inches. The same timelines give the same bytes, whatever the user's settings.
 """
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING
 
-from matplotlib import style
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from annopipe.simulation.panels import Panel, panels_of
-from annopipe.simulation.picture.bars import INK, SOFT, STALL, Palette, draw_row
-from annopipe.simulation.picture.lettering import Lettering
-from annopipe.simulation.wording import one_line, seconds_text
+from annopipe.simulation.picture import sheet
+from annopipe.simulation.picture.bars import STALL, Palette, draw_row
+from annopipe.simulation.picture.sheet import EDGE, FONT, INK, SOFT, Sheet
+from annopipe.simulation.wording import one_line
 
 if TYPE_CHECKING:
     from annopipe.simulation.program_timeline import ProgramTimeline
 
 __all__ = ["draw", "save"]
 
-_DPI = 130
 _NARROWEST, _WIDEST, _PER_RUN = 13.0, 42.0, 0.045
-_EDGE, _LEFT, _RIGHT, _TOP, _BOTTOM = 0.15, 0.95, 0.3, 0.72, 0.05
+_LEFT, _RIGHT, _TOP, _BOTTOM = 0.95, 0.3, 0.72, 0.05
 _THREAD, _GROUP, _GAP = 0.64, 0.58, 0.08
 _HEAD, _TICKS, _NOTE, _SPACE = 0.3, 0.26, 0.18, 0.22
-_FONT = 8.5
 
 
 def save(path: str | PathLike[str], timelines: Mapping[str, "ProgramTimeline"], title: str) -> None:
     """Draw timelines and write the picture as PNG."""
-    with style.context(["default", {"hatch.linewidth": 0.6}]):
-        draw(timelines, title).savefig(path, format="png", dpi=_DPI, metadata={"Software": None})
+    sheet.save(path, lambda: draw(timelines, title))
 
 
 def draw(timelines: Mapping[str, "ProgramTimeline"], title: str) -> Figure:
@@ -57,62 +51,35 @@ def draw(timelines: Mapping[str, "ProgramTimeline"], title: str) -> Figure:
     width = min(_WIDEST, max(_NARROWEST, _PER_RUN * busiest))
     heights = [_HEAD + _rows_height(panel) + _TICKS + _NOTE * len(panel.notes) + _SPACE for panel in panels]
     height = _TOP + sum(heights) + _BOTTOM
-    figure = Figure(figsize=(width, height), dpi=_DPI, facecolor="white")
-    sheet = _Sheet(figure, panels)
-    sheet.write(_EDGE, height - 0.27, title, 12.0, INK, "bold")
-    sheet.legend(height - 0.52)
+    paper = _Paper(width, height, panels)
+    paper.write(EDGE, height - 0.27, title, 12.0, INK, "bold")
+    paper.legend(height - 0.52, paper.palette.legend(paper.shown))
     upper = height - _TOP
     for panel, taken in zip(panels, heights, strict=True):
-        sheet.panel(panel, upper)
+        paper.panel(panel, upper)
         upper -= taken
-    return figure
+    return paper.figure
 
 
 def _rows_height(panel: Panel) -> float:
     return _THREAD + (len(panel.rows) - 1) * (_GROUP + _GAP) + 2 * _GAP
 
 
-class _Sheet:
-    """A figure on which places are given in inches from its lower left corner."""
+class _Paper(Sheet):
+    """The sheet with what all panels share: the colours and the end of the time axis."""
 
-    def __init__(self, figure: Figure, panels: Sequence[Panel]) -> None:
-        self.figure = figure
-        self.width, self.height = (float(side) for side in figure.get_size_inches())
-        self.letters = Lettering(FigureCanvasAgg(figure))
-        self.runs = [run for panel in panels for row in panel.rows for run in row.runs]
-        self.palette = Palette(run.lane for run in self.runs)
+    def __init__(self, width: float, height: float, panels: Sequence[Panel]) -> None:
+        super().__init__(width, height)
+        runs = [run for panel in panels for row in panel.rows for run in row.runs]
+        self.shown = [*(run.kind for run in runs), *(run.phase for run in runs)]
+        self.palette = Palette(run.lane for run in runs)
         self.end = max((panel.makespan for panel in panels), default=0.0) or 1.0
         self.inside = self.width - _LEFT - _RIGHT  # the length of the time axis
 
-    def write(self, x: float, y: float, text: str, size: float, colour: str, weight: str = "normal") -> float:
-        """Write a line; returns where it ends."""
-        text = self.letters.clip(one_line(text), self.width - x - _EDGE, size)
-        self.figure.text(
-            x / self.width, y / self.height, text, size=size, color=colour, weight=weight, parse_math=False
-        )  # fmt: skip
-        return x + self.letters.width(text, size, weight)
-
-    def legend(self, y: float) -> None:
-        entries = self.palette.legend([*(run.kind for run in self.runs), *(run.phase for run in self.runs)])
-        legend = self.figure.legend(
-            list(entries.values()),
-            list(entries),
-            loc="center left",
-            bbox_to_anchor=(_EDGE / self.width, y / self.height),
-            ncols=max(1, len(entries)),
-            frameon=False,
-            fontsize=_FONT,
-            borderpad=0.0,
-            handlelength=1.8,
-            columnspacing=1.6,
-        )
-        for text in legend.get_texts():
-            text.set_parse_math(False)
-
     def panel(self, panel: Panel, upper: float) -> None:
         """One timeline, from its upper edge down."""
-        after = self.write(_EDGE, upper - 0.16, panel.name, 10.0, INK, "bold")
-        self.write(after + _EDGE * bool(panel.name), upper - 0.16, panel.headline, 9.0, SOFT)
+        after = self.write(EDGE, upper - 0.16, panel.name, 10.0, INK, "bold")
+        self.write(after + EDGE * bool(panel.name), upper - 0.16, panel.headline, 9.0, SOFT)
         rows = _rows_height(panel)
         lower = upper - _HEAD - rows
         axes = self._axes(lower, rows, panel.makespan)
@@ -122,22 +89,15 @@ class _Sheet:
         for number, row in enumerate(panel.rows):
             height = _GROUP if number else _THREAD
             draw_row(axes, row, top, height, panel.makespan, self.palette, self.letters, scale)
-            label = self.letters.cut(one_line(row.label), _LEFT - 0.25, _FONT)
-            x = _LEFT - 0.1 - self.letters.width(label, _FONT)
-            self.write(x, lower + rows - top - height / 2 - 0.04, label, _FONT, SOFT)
+            label = self.letters.cut(one_line(row.label), _LEFT - 0.25, FONT)
+            x = _LEFT - 0.1 - self.letters.width(label, FONT)
+            self.write(x, lower + rows - top - height / 2 - 0.04, label, FONT, SOFT)
             top += height + _GAP
         for number, note in enumerate(panel.notes):
-            self.write(_LEFT, lower - _TICKS - (number + 0.7) * _NOTE, note, _FONT, INK)
+            self.write(_LEFT, lower - _TICKS - (number + 0.7) * _NOTE, note, FONT, INK)
 
     def _axes(self, lower: float, rows: float, makespan: float) -> Axes:
-        box = (_LEFT / self.width, lower / self.height, self.inside / self.width, rows / self.height)
-        axes = self.figure.add_axes(box)
-        axes.set(xlim=(0.0, self.end), ylim=(rows, 0.0), yticks=[])
-        axes.spines[:].set_visible(False)
-        axes.set_axisbelow(True)
-        axes.xaxis.set_major_locator(MaxNLocator(max(4, int(self.inside / 1.1)), steps=[1, 2, 5, 10]))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: seconds_text(round(seconds, 15))))
-        axes.tick_params(axis="x", labelsize=_FONT - 0.5, colors=SOFT, length=3)
-        axes.grid(visible=True, axis="x", color="#e1e5ea", linewidth=0.7)
-        axes.axvline(makespan, color=SOFT, linewidth=1.2)
+        axes = self.axes(_LEFT, lower, self.inside, rows)
+        axes.set(ylim=(rows, 0.0), yticks=[])
+        self.time_axis(axes, self.end, makespan, self.inside)
         return axes

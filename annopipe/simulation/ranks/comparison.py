@@ -1,0 +1,61 @@
+"""Several schedules side by side in one table."""
+
+import math
+from collections.abc import Mapping
+
+from annopipe.errors import ScheduleError
+from annopipe.simulation.ranks.pictured import Pictured
+from annopipe.simulation.tables import table
+from annopipe.simulation.wording import amount_text, one_line, seconds_text
+
+__all__ = ["compare", "comparison_rows"]
+
+_WIDTH = 110
+
+
+def compare(timelines: Mapping[str, Pictured], *, baseline: str | None = None) -> str:
+    """One row per schedule: its times, bubble, peak of memory, and what it sends.
+
+    The second column is how much longer the makespan is than that of `baseline`, a name among the timelines; without
+    it, than the shortest. "communication" is the time of all messages on their links, "exposed" the part of it, over
+    all ranks, that computation waits for.
+
+        schedule  makespan  to best  bubble  window  peak memory  messages  communication  exposed
+        1f1b          33 s   +22.2%   27.3%    33 s            4        48            0 s      0 s
+        zb-h1         27 s        -   11.1%    27 s            4        48            0 s      0 s
+
+    Raises ScheduleError when there is nothing to compare, or `baseline` is not among the names.
+    """
+    return "\n".join(table(comparison_rows(timelines, baseline=baseline), _WIDTH, left=(0,), yielding=0))
+
+
+def comparison_rows(timelines: Mapping[str, Pictured], *, baseline: str | None = None) -> list[list[str]]:
+    """The cells of that table, its head first; see `compare`."""
+    if not timelines:
+        raise ScheduleError("no timelines to compare; give a mapping from names to timelines, one per schedule")
+    if baseline is not None and baseline not in timelines:
+        raise ScheduleError(f"no timeline is called {baseline!r}; the names are {', '.join(timelines)}")
+    ranks = {timeline.ranks for timeline in timelines.values()}
+    reference = (timelines[baseline] if baseline is not None else _shortest(timelines)).makespan
+    head = ["schedule", "makespan", f"to {one_line(baseline)}" if baseline is not None else "to best", "bubble"]
+    head += ["window", "peak memory", "messages", "communication", "exposed"]
+    rows = [[*head, "ranks"] if len(ranks) > 1 else head]
+    for name, timeline in timelines.items():
+        row = [one_line(name), seconds_text(timeline.makespan), _difference(timeline.makespan, reference)]
+        row += [f"{timeline.bubble:.1%}", seconds_text(timeline.window), amount_text(timeline.peak_memory)]
+        busy = math.fsum(message.sent - message.start for message in timeline.messages)
+        row += [str(len(timeline.messages)), seconds_text(busy), seconds_text(timeline.exposed_comm)]
+        rows.append([*row, str(timeline.ranks)] if len(ranks) > 1 else row)
+    return rows
+
+
+def _shortest(timelines: Mapping[str, Pictured]) -> Pictured:
+    return min(timelines.values(), key=lambda timeline: timeline.makespan)
+
+
+def _difference(makespan: float, reference: float) -> str:
+    """How much longer, in percent; "-" for the same."""
+    if not reference:
+        return "-"
+    text = f"{makespan / reference - 1:+.1%}"
+    return "-" if text in ("+0.0%", "-0.0%") else text
