@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TypeVar
 
 import click
@@ -17,7 +18,6 @@ from tabulate import tabulate
 
 from annopipe.scheduling.action_costs import table
 from annopipe.scheduling.library import schedule
-from annopipe.scheduling.programs import Programs
 from annopipe.scheduling.schedule import Schedule
 from annopipe.simulation import simulate
 
@@ -61,12 +61,10 @@ def measure(names: Sequence[str], ranks: int, microbatches: int, rounds: int) ->
     sizes: dict[str, int] = {}
     for _ in range(rounds):
         for name in names:
-            built = _timed(times[name], "build", lambda name=name: schedule(name, ranks, microbatches))
+            built = _timed(times[name], "build", partial(schedule, name, ranks, microbatches))
             lowered = _timed(times[name], "lower", built.lowered)
-            # The rules look at plain data; nothing is kept from lowering.
-            fresh = Schedule(Programs(lowered.placement, lowered.programs.numbering, lowered.programs.ranks), name)
-            _timed(times[name], "check", fresh.check)
-            _timed(times[name], "simulate", lambda fresh=fresh: _numbers(fresh))
+            _timed(times[name], "check", lowered.check)
+            _timed(times[name], "simulate", partial(_numbers, lowered))
             sizes[name] = sum(map(len, lowered.programs.ranks))
     return [
         Measured(

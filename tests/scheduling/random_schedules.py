@@ -108,8 +108,8 @@ def with_messages(schedule: Schedule) -> Schedule:
             front += [("RECV_B", a, placement.successors) for a in singles(action, "BI")]
             back = [("SEND_F", a, placement.successors) for a in singles(action, "F")]
             back += [("SEND_B", a, placement.predecessors) for a in singles(action, "BI")]
-            order = [str(part) for part in action.parts or (action,)]
-            back.sort(key=lambda message, order=order: order.index(str(message[1])))
+            order = [*(action.parts or (action,))]
+            back = [message for part in order for message in back if message[1] == part]
             program += [Action(kind, a.stage, a.microbatch) for kind, a, near in front if others(a.stage, near)]
             program.append(action)
             program += [Action(kind, a.stage, a.microbatch) for kind, a, near in back if others(a.stage, near)]
