@@ -59,11 +59,10 @@ class Tables:
 
     def _find_gradients(self) -> list[Sequence[int]]:
         """For each stage and microbatch the action that makes the gradient of its input: B, or I where there is one."""
-        done = [False] * self._numbering.base
+        done = [False] * self._numbering.size
         for program in self._programs.ranks:
             for number in program:
-                if number < len(done):
-                    done[number] = True
+                done[number] = True
         for parts in self.parts.values():
             for part in parts:
                 done[part] = True
