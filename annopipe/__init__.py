@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from annopipe.scheduling import placement
     from annopipe.scheduling.action_costs import ActionCosts
     from annopipe.scheduling.actions import Action
-    from annopipe.scheduling.explaining import Decision
+    from annopipe.scheduling.generation.explaining import Decision
     from annopipe.scheduling.library import schedule, schedule_spec, schedules
     from annopipe.scheduling.operations import Operation
     from annopipe.scheduling.placement import Placement
@@ -56,7 +56,7 @@ _EXPORTS = {
     "ScheduleSpec": "annopipe.scheduling.spec",
     "Placement": "annopipe.scheduling.placement",
     "Operation": "annopipe.scheduling.operations",
-    "Decision": "annopipe.scheduling.explaining",
+    "Decision": "annopipe.scheduling.generation.explaining",
     "Action": "annopipe.scheduling.actions",
     "comm": "annopipe.annotate",
     "nano_batch": "annopipe.annotate",

@@ -41,6 +41,7 @@ _SETTINGS = {
     "capture_scalar_outputs": True,
     "do_not_emit_runtime_asserts": True,  # AOT tracing of the captured graph makes its own
     "side_effect_replay_policy": "warn",
+    "skip_guards_on_constant_func_defaults": False,
     "specialize_float": True,
     "specialize_int": True,
     "trace_autograd_ops": True,
@@ -163,6 +164,8 @@ def _guards(found: Any, scope: dict[str, Any]) -> Iterator[SourceGuard]:
         source, aspect = guard.name, _ASPECTS.get(guard.inner_create_fn().__name__)
         keywords = getattr(guard.create_fn, "keywords", {})
         key = keywords.get("attr", keywords.get("key"))
+        if aspect == "has" and key is None:
+            source, key = _owner_and_attribute(guard.originating_source)
         if (other := keywords.get("source_b")) and not isinstance(evaluated(source, scope), torch.Tensor):
             source, aspect = f"({source}) is ({other.name})", "value"  # one object, and only one place has its guards
         if aspect is None or _OF_LIBRARIES.match(source) or (aspect == "type" and _TABLES.search(source)):
@@ -174,3 +177,9 @@ def _guards(found: Any, scope: dict[str, Any]) -> Iterator[SourceGuard]:
         if (source, aspect, repr(key)) not in seen:
             seen.add((source, aspect, repr(key)))
             yield SourceGuard.of(source, aspect, key, scope)
+
+
+def _owner_and_attribute(source: Any) -> tuple[str, str]:
+    """PyTorch 2.11 guards that an attribute exists by the attribute's own source, later ones by its owner's."""
+    attribute = source if hasattr(source, "member") else source.base  # a module's source is wrapped
+    return attribute.base.name, attribute.member

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from annopipe.errors import OrderError
 from annopipe.graphs.process_groups import group_by_name
 
-__all__ = ["CHECK_TIMEOUT", "gather", "gather_digests"]
+__all__ = ["CHECK_TIMEOUT", "gather", "gather_digests", "message_device"]
 
 CHECK_TIMEOUT = timedelta(seconds=60)
 
@@ -26,7 +26,7 @@ def gather(item: Any, group: dist.ProcessGroup) -> list[Any]:
 def gather_digests(tokens: Sequence[str], queue: str) -> list[tuple[int, str]]:
     """Number and digest of each rank's tokens; with a time limit, since a rank without collectives does not come."""
     group = group_by_name(queue)
-    device = torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
+    device = message_device(group)
     digest = int(hashlib.sha256("\n".join(tokens).encode()).hexdigest()[:15], 16)
     mine = torch.tensor([len(tokens), digest], device=device)
     everyone = [torch.zeros_like(mine) for _ in range(dist.get_world_size(group))]
@@ -40,3 +40,9 @@ def gather_digests(tokens: Sequence[str], queue: str) -> list[tuple[int, str]]:
             f"{CHECK_TIMEOUT.seconds} s: one of them runs another plan, or none ({error})"
         ) from error
     return [(int(count), f"{int(value):015x}"[:8]) for count, value in everyone]
+
+
+def message_device(group: dist.ProcessGroup) -> torch.device:
+    """Where the group takes tensors from: the CPU, unless it has a backend for others only, such as NCCL."""
+    devices = [part.partition(":")[0] for part in dist.get_backend_config(group).split(",")]
+    return torch.device("cpu" if "cpu" in devices else devices[0])

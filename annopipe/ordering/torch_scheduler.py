@@ -9,6 +9,7 @@ off, since a problem knows no sizes, and so is its agreement between ranks, whic
 """
 
 import contextlib
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,9 +43,10 @@ def scheduled(problem: OverlapProblem) -> list[int]:
             compute_overlap_multipler=1.0,
             max_coll_distance=_WITHOUT_LIMIT,
             custom_runtime_estimation=lambda node, _size: costs_ms.get(node, 0.0),
-            compute_estimator="analytical",
+            collective_estimator="analytical",
             max_memory_increase_gb=_WITHOUT_LIMIT,
             max_memory_increase_ratio=None,
+            **_without_measurements(),
         )
     scheduler.run()
     rank = [0.0] * len(problem.nodes)
@@ -58,10 +60,22 @@ def _no_time(node: fx.Node) -> float:  # noqa: ARG001 - the scheduler's own name
     return 0.0
 
 
+def _without_measurements() -> dict[str, Any]:
+    """Later than PyTorch 2.11, the scheduler measures computation unless it is told not to."""
+    known = inspect.signature(overlap_scheduling.OverlapScheduler).parameters
+    return {"compute_estimator": "analytical"} if "compute_estimator" in known else {}
+
+
 @contextlib.contextmanager
 def _no_question_to_a_gpu() -> Iterator[None]:
-    """The scheduler asks a GPU for its bandwidth even where it then takes the estimate that it is given."""
-    asked = overlap_scheduling.estimate_roofline_runtime_ms
+    """The scheduler asks a GPU for its bandwidth even where it then takes the estimate that it is given.
+
+    PyTorch 2.11 does not: there only what has no estimate is asked for.
+    """
+    asked = getattr(overlap_scheduling, "estimate_roofline_runtime_ms", None)
+    if asked is None:
+        yield
+        return
     overlap_scheduling.estimate_roofline_runtime_ms = _no_time
     try:
         yield

@@ -10,8 +10,8 @@
 All of one microbatch. With messages, F, B and I wait for the SEND of a neighbour on another rank instead of what it
 sends. Order on a rank (also that of a stage which needs the whole batch) is not in here.
 
-One number stands for a backward whether it is split or not: I ends what B would end (`ends`), so nobody who waits has to
-know. A loop over actions is then
+One number stands for a backward whether it is split or not: I ends what B would end (`ends`), so nobody who waits has
+to know. A loop over actions is then
 
     done = [False] * numbering.size + [True]          # done[-1]: nothing to wait for
     if done[own[n]] and done[across[n]] and (n // m not in further or all(done[n + d] for d in further[n // m])):

@@ -153,12 +153,14 @@ class Tables:
 
     def _fill_extras(self, operations: Mapping[str, Operation]) -> None:
         for number, action in enumerate(self._numbering.extras, self._numbering.base):
-            operation = operations.get(action.kind)
+            operation, parts = operations.get(action.kind), self.parts.get(number, ())
             if operation:
                 self._fill_operation(number, action, operation)
+            elif parts and self._costs.FB is None and self._costs.overlap is None:
+                self.durations[number] = sum([self.durations[part] for part in parts])
             else:
                 self.durations[number] = self._costs.duration(action)
-            for part in self.parts.get(number, ()):
+            for part in parts:
                 self.at_start[number] += self.at_start[part]
                 self.at_end[number] += self.at_end[part]
 

@@ -23,7 +23,9 @@ class Pair:
         values: a value for every input port of ``both``.
     """
 
-    def __init__(self, case: Case, group: dist.ProcessGroup | None, device: torch.device) -> None:
+    def __init__(
+        self, case: Case, group: dist.ProcessGroup | None, device: torch.device, *, strict: bool = False
+    ) -> None:
         rank = 0 if group is None else dist.get_rank(group)
         # On a GPU in bfloat16, for which there are grouped kernels that read nothing on the host.
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -33,7 +35,7 @@ class Pair:
         self.backward_input, self.forward_input, self.tangent = (
             torch.randn(shape, generator=generator).to(device, dtype) for _ in range(3)
         )
-        self.graphs = ap.trace(self.stage, (self.backward_input.clone().requires_grad_(),))
+        self.graphs = ap.trace(self.stage, (self.backward_input.clone().requires_grad_(),), strict=strict)
         if self.graphs.backward is None:
             raise ap.CaptureError("the stage has no backward: its parameters must require grad")
         self.both = ap.multiplex(self.graphs.backward, self.graphs.forward, lanes=("B", "F"))
@@ -42,10 +44,7 @@ class Pair:
         saved = self.graphs.forward(first)
         second = {**bound, **self.graphs.bind_inputs(self.forward_input)}
         backward = {**first, **saved, "tangent.output": self.tangent}
-        self.values: dict[str, Any] = {
-            **{f"B.{name}": value for name, value in backward.items()},
-            **{f"F.{name}": value for name, value in second.items()},
-        }
+        self.values: dict[str, Any] = {**ap.into_lane(backward, "B"), **ap.into_lane(second, "F")}
 
     def eager_backward_ready(self) -> tuple[Tensor, list[Tensor]]:
         """The eager output of the first microbatch, and what to differentiate it by: parameters and input."""
@@ -79,8 +78,7 @@ class Pair:
         gradients, output = self.eager(*self.eager_backward_ready())
         names = [*(name for name, _ in self.stage.named_parameters()), "input"]
         expected = dict(zip(names, gradients, strict=True))
-        backward = {name.removeprefix("B."): value for name, value in result.items()}
-        found = self.graphs.parameter_gradients(backward)
+        found = self.graphs.parameter_gradients(ap.out_of_lane(result, "B"))
         found["input"] = result["B.input_grad.x"]
         wrong = [name for name in names if name not in found or not torch.equal(expected[name], found[name])]
         return wrong if torch.equal(result["F.output"], output) else [*wrong, "output"]

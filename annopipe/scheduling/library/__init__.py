@@ -91,7 +91,8 @@ def schedule_spec(
 def schedule(name: str, ranks: int, microbatches: int, *, costs: ActionCosts | None = None, **options: Any) -> Schedule:
     """A schedule of the library; `annopipe.schedules()` lists the names, and PyTorch's class names are known too.
 
-    `costs` are what schedules by rules assume about times; None is F = I = W. Options: `chunks` of interleaved-1f1b, looped-bfs, interleaved-zb and wave (stages a rank), `towers` of distmm-pipe.
+    `costs` are what schedules by rules assume about times; None is F = I = W. Options: `chunks` of interleaved-1f1b,
+    looped-bfs, interleaved-zb and wave (stages a rank), `towers` of distmm-pipe (ranks of each tower).
 
     Raises ScheduleError for an unknown name or option, and for counts that the schedule has no meaning for.
 

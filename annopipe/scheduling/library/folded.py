@@ -35,8 +35,8 @@ def _v_half(ranks: int, microbatches: int) -> ScheduleSpec:
 
 
 def _v_min(ranks: int, microbatches: int) -> ScheduleSpec:
-    # One block repeats every six passes: a microbatch goes down and up the V without waiting, one pass a rank. Where the
-    # passes of a rank would fall on each other (p divisible by 3), the way back starts one pass later.
+    # One block repeats every six passes: a microbatch goes down and up the V without waiting, one pass a rank. Where
+    # the passes of a rank would fall on each other (p divisible by 3), the way back starts one pass later.
     return ScheduleSpec(
         placement.v(ranks),
         microbatches,

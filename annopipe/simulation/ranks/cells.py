@@ -6,6 +6,7 @@ Long rows go on in a further band below. With letters, each character is somethi
 over a row they are in proportion to the time that they take, so 10% of points are 10% of idle time.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -16,7 +17,7 @@ from annopipe.simulation.ranks.spans import RankSpan
 from annopipe.simulation.ranks.units import time_unit
 from annopipe.simulation.wording import initials, seconds_text
 
-__all__ = ["COMBINED", "IDLE", "Band", "letter_band", "letters_of", "number_bands"]
+__all__ = ["COMBINED", "IDLE", "Band", "chunk_letter", "letter_band", "letters_of", "number_bands"]
 
 IDLE, COMBINED, _FILL, _END = ".", "+", "-", " "
 _MOST_LINES = 40
@@ -79,24 +80,32 @@ def _label(pieces: Sequence[Piece], looks: Looks, letters: dict[str, str]) -> st
     for piece in pieces:
         number = "" if piece.microbatch is None else str(piece.microbatch)
         letter = "" if piece.kind == "F" and number else letters[piece.kind]
-        texts.append(f"{letter}{number}{_chunk_letter(piece.chunk) if looks.chunks > 1 else ''}")
+        texts.append(f"{letter}{number}{chunk_letter(piece.chunk) if looks.chunks > 1 else ''}")
     return COMBINED.join(texts)
 
 
-def _chunk_letter(chunk: int) -> str:
+def chunk_letter(chunk: int) -> str:
+    """What stands behind a microbatch for the how-manieth stage of its rank: a, b, c, ..."""
     return chr(ord("a") + chunk) if chunk < 26 else "?"
 
 
 def _scale(timeline: Pictured, labels: list[list[str]]) -> float:
-    """Characters a second: enough for the label of every computation and a blank; whole numbers for a unit of time."""
-    unit = time_unit(timeline)
-    spare = 1 if unit else 2  # without a unit, rounding may take a character
-    needed = 0.0
+    """Characters a second: room for the label of every computation and a blank behind it.
+
+    Where times have a unit it is a whole number of characters, unless that takes half as much room again.
+    """
+    longest: dict[tuple[str, float], int] = {}  # of the labels of equal spans
     for spans, names in zip(timeline.spans, labels, strict=True):
         for span, name in zip(spans, names, strict=True):
             if span.end > span.start and (span.parts or span.kind in _COMPUTE):
-                needed = max(needed, (len(name) + spare) / (span.end - span.start))
-    return ceil(needed * unit - 1e-6) / unit if unit else needed
+                key = (span.kind, span.end - span.start)
+                longest[key] = max(longest.get(key, 0), len(name))
+    exact, rounded = (
+        max(((length + blank) / seconds for (_, seconds), length in longest.items()), default=0.0) for blank in (1, 2)
+    )
+    unit = time_unit(timeline)
+    whole = ceil(exact * unit - 1e-6) / unit if unit else math.inf
+    return whole if whole <= 1.5 * exact else rounded  # where ends are rounded, that may take a character
 
 
 def _numbered(spans: Sequence[RankSpan], names: list[str], scale: float, length: int) -> tuple[str, set[int]]:

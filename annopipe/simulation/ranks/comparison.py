@@ -20,11 +20,18 @@ def compare(timelines: Mapping[str, Pictured], *, baseline: str | None = None) -
     it, than the shortest. "communication" is the time of all messages on their links, "exposed" the part of it, over
     all ranks, that computation waits for.
 
-        schedule  makespan  to best  bubble  window  peak memory  messages  communication  exposed
-        1f1b          33 s   +22.2%   27.3%    33 s            4        48            0 s      0 s
-        zb-h1         27 s        -   11.1%    27 s            4        48            0 s      0 s
-
     Raises ScheduleError when there is nothing to compare, or `baseline` is not among the names.
+
+    >>> import annopipe as ap
+    >>> orders = {"one by one": ["0F0", "0B0", "0F1", "0B1"], "forward first": ["0F0", "0F1", "0B0", "0B1"]}
+    >>> shown = {
+    ...     name: ap.simulate(ap.Schedule.of(ap.placement.linear(1), 2, [order]), ap.costs.table(F=1.0, B=2.0))
+    ...     for name, order in orders.items()
+    ... }
+    >>> print(compare(shown))
+    schedule       makespan  to best  bubble  window  peak memory  messages  communication  exposed
+    one by one          6 s        -    0.0%     6 s            1         0            0 s      0 s
+    forward first       6 s        -    0.0%     6 s            2         0            0 s      0 s
     """
     return "\n".join(table(comparison_rows(timelines, baseline=baseline), _WIDTH, left=(0,), yielding=0))
 

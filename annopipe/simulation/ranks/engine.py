@@ -109,12 +109,14 @@ def _end_parts(
 
 def _inputs(programs: RankPrograms, ends: Sequence[float], number: int) -> tuple[float, int]:
     """When all inputs are there; before that -1.0 and the first that is missing."""
-    latest = 0.0
-    for before in programs.inputs(number):
-        at = ends[before]
-        if at < 0.0:
-            return -1.0, before
-        latest = max(latest, at)
+    first, second, more, latest = programs.first, programs.second, programs.more, 0.0
+    for single in programs.parts.get(number, (number,)):
+        for before in (first[single], second[single], *more.get(single, ())):
+            at = ends[before]
+            if at < 0.0:
+                return -1.0, before
+            if at > latest:  # noqa: PLR1730 - max() is a call, and this runs 100,000 times
+                latest = at
     return latest, -1
 
 

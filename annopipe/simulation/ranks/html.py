@@ -25,6 +25,16 @@ def write(path: str | PathLike[str], timelines: Mapping[str, Pictured], title: s
     """Write a page that shows schedules below each other on one time scale, each with the memory of its ranks.
 
     Raises AnnopipeError when the file cannot be written; folders that are missing are made.
+
+    >>> import pathlib, tempfile
+    >>> import annopipe as ap
+    >>> schedule = ap.Schedule.of(ap.placement.linear(2), 1, [["0F0", "0B0"], ["1F0", "1B0"]])
+    >>> timeline = ap.simulate(schedule, ap.costs.table(F=1.0, B=2.0))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "schedule.html")
+    ...     write(path, {"naive": timeline}, "one microbatch")
+    ...     path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    True
     """
     write_text(path, page(timelines, title))
 

@@ -24,6 +24,16 @@ def write(path: str | PathLike[str], timeline: Pictured) -> None:
     """Write the trace of a timeline to a file; folders that are missing are made.
 
     Raises AnnopipeError when the file cannot be written.
+
+    >>> import pathlib, tempfile
+    >>> import annopipe as ap
+    >>> schedule = ap.Schedule.of(ap.placement.linear(2), 1, [["0F0", "0B0"], ["1F0", "1B0"]])
+    >>> timeline = ap.simulate(schedule, ap.costs.table(F=1.0, B=2.0))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "trace.json")
+    ...     write(path, timeline)
+    ...     path.read_text(encoding="utf-8").count('"ph":"X"')  # four actions, two messages
+    6
     """
     encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
     # Event by event: a large schedule has a million.

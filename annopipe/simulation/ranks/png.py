@@ -19,5 +19,15 @@ def write(path: str | PathLike[str], timelines: Mapping[str, Pictured], title: s
     than can be told apart is drawn in the mixed colours of what runs.
 
     Raises AnnopipeError when matplotlib is not installed or the file cannot be written.
+
+    >>> import pathlib, tempfile
+    >>> import annopipe as ap
+    >>> schedule = ap.Schedule.of(ap.placement.linear(2), 1, [["0F0", "0B0"], ["1F0", "1B0"]])
+    >>> timeline = ap.simulate(schedule, ap.costs.table(F=1.0, B=2.0))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "pictures", "schedule.png")
+    ...     write(path, {"naive": timeline}, "one microbatch")
+    ...     path.read_bytes()[1:4]
+    b'PNG'
     """
     painter("pipeline", path).save(path, timelines, title)

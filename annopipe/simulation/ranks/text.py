@@ -3,7 +3,7 @@
 import textwrap
 
 from annopipe.errors import AnnopipeError
-from annopipe.simulation.ranks.cells import COMBINED, IDLE, Band, letter_band, letters_of, number_bands
+from annopipe.simulation.ranks.cells import COMBINED, IDLE, Band, chunk_letter, letter_band, letters_of, number_bands
 from annopipe.simulation.ranks.looks import Looks
 from annopipe.simulation.ranks.pictured import Pictured
 from annopipe.simulation.ranks.summary import key_numbers
@@ -15,9 +15,23 @@ _NARROWEST = 40
 
 
 def render(timeline: Pictured, width: int = 100) -> str:
-    """Draw a timeline in at most `width` columns: every microbatch where that is readable, else what takes most time.
+    """Draw a timeline in at most `width` columns: every microbatch where that is readable, else one letter per time.
 
     Raises AnnopipeError for a width below 40.
+
+    >>> import annopipe as ap
+    >>> orders = [["0F0", "0F1", "0B0", "0B1"], ["1F0", "1B0", "1F1", "1B1"]]
+    >>> schedule = ap.Schedule.of(ap.placement.linear(2), 2, orders)
+    >>> print(render(ap.simulate(schedule, ap.costs.table(F=1.0, B=2.0))))
+    2 ranks
+    makespan 9 s   bubble 33.3%   peak memory 2   exposed communication 0 s
+    <BLANKLINE>
+    rank bubble  peak
+       0  33.3%     2  0 1 ....B0- ..B1-
+       1  33.3%     1  ..0 B0- 1 B1- ....
+                       |0 s           9 s|
+    <BLANKLINE>
+    1 forward of microbatch 1   B1 backward   . idle
     """
     if width < _NARROWEST:
         raise AnnopipeError(f"cannot draw {timeline.name!r} in {width} columns: give a width of {_NARROWEST} or more")
@@ -81,10 +95,12 @@ def _legend(
             entries.append(f"1 {word} of microbatch 1" if kind == "F" else f"{letters[kind]}1 {word}")
     if any(span.parts for row in timeline.spans for span in row):
         entries.append(f"{COMBINED} run together")
-    if looks.chunks > 1:
-        entries.append("small letters: later stages of a rank" if lettered else "a, b: the rank's first, second stage")
+    if looks.chunks > 1 and lettered:
+        entries.append("small letters: later stages of a rank")
+    elif looks.chunks > 1:
+        entries.append(f"{chunk_letter(0)} to {chunk_letter(looks.chunks - 1)}: the stages of a rank")
     if any(IDLE in row for band in bands for row in band.rows):
         entries.append(f"{IDLE} idle")
     # An entry is not broken over two lines.
     joined = "   ".join(entry.replace(" ", "\0") for entry in entries)
-    return [line.replace("\0", " ") for line in textwrap.wrap(joined, width)]
+    return [line.replace("\0", " ") for line in textwrap.wrap(joined, width, break_on_hyphens=False)]

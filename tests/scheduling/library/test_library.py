@@ -75,7 +75,8 @@ def test_what_does_not_fit_is_refused(arguments, message):
 
 
 @pytest.mark.parametrize(
-    "torch_name", ["GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"]
+    "torch_name",
+    ["GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"],
 )
 def test_the_class_names_of_pytorch_are_aliases(torch_name):
     assert entry(torch_name) is entry(f"Schedule{torch_name}") is entry(torch_name.lower())

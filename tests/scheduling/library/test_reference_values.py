@@ -11,7 +11,7 @@ PAIRS = [(2, 4), (3, 6), (4, 8), (4, 13), (5, 5), (8, 16), (8, 21)]
 COSTS = [(1, 1, 1), (1, 2, 1), (2, 1, 3), (3, 2, 2)]
 
 
-def costs(chunks=1, F=1, I=1, W=1, **more):
+def costs(chunks=1, F=1, I=1, W=1, **more):  # noqa: E741
     return ap.costs.table(F=F / chunks, I=I / chunks, W=W / chunks, activation=1 / chunks, **more)
 
 
@@ -76,9 +76,7 @@ def test_chimera_with_four_ranks_and_microbatches(backward, makespan):
     assert simulated("chimera", ap.costs.table(F=1, B=backward), 4, 4).makespan == makespan
 
 
-@pytest.mark.parametrize(
-    ("name", "makespan"), [("1f1b", 37), ("gpipe", 34.5), ("interleaved-1f1b", 32), ("zb-h1", 30)]
-)
+@pytest.mark.parametrize(("name", "makespan"), [("1f1b", 37), ("gpipe", 34.5), ("interleaved-1f1b", 32), ("zb-h1", 30)])
 def test_latency_of_a_quarter(name, makespan):
     chunks = 2 if name == "interleaved-1f1b" else 1
     assert simulated(name, costs(chunks, latency=0.25)).makespan == makespan

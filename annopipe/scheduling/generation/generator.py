@@ -7,10 +7,10 @@ that is free decides, rank by rank: so the result does not depend on the order i
 import heapq
 
 from annopipe.errors import ScheduleError
-from annopipe.scheduling.explaining import Decision
+from annopipe.scheduling.generation.explaining import Decision
+from annopipe.scheduling.generation.rank_state import RankState
+from annopipe.scheduling.generation.rules import Rules
 from annopipe.scheduling.numbering import Numbering
-from annopipe.scheduling.rank_state import RankState
-from annopipe.scheduling.rules import Rules
 
 __all__ = ["Generator"]
 

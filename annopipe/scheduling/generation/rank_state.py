@@ -5,10 +5,10 @@ from collections import deque
 from collections.abc import Iterator
 
 from annopipe.scheduling.actions import COMPUTE
-from annopipe.scheduling.explaining import Candidate
-from annopipe.scheduling.limits import RankLimits
+from annopipe.scheduling.generation.explaining import Candidate
+from annopipe.scheduling.generation.limits import RankLimits
+from annopipe.scheduling.generation.rules import Rules
 from annopipe.scheduling.numbering import Numbering
-from annopipe.scheduling.rules import Rules
 
 __all__ = ["RankState"]
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from annopipe.errors import ScheduleError
 from annopipe.scheduling.actions import Action, overlap
-from annopipe.scheduling.formulas import Formula, compiled
+from annopipe.scheduling.generation.formulas import Formula, compiled
 
 __all__ = ["Phase", "RankWork", "lay_out", "parse_phases"]
 

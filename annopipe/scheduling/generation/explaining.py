@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from annopipe.errors import ScheduleError
-from annopipe.scheduling.phased import phased_rank
-from annopipe.scheduling.rules import Spec
+from annopipe.scheduling.generation.phased import phased_rank
+from annopipe.scheduling.generation.spec_fields import SpecFields
 
 __all__ = ["Candidate", "Decision", "explain_phases"]
 
@@ -58,7 +58,7 @@ class Decision:
         return "\n".join(lines)
 
 
-def explain_phases(spec: Spec, rank: int, step: int) -> Decision:
+def explain_phases(spec: SpecFields, rank: int, step: int) -> Decision:
     """Why a rank of a schedule that is written in phases does what it does at a step.
 
     Raises ScheduleError when the rank has no such step.

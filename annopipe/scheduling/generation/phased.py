@@ -1,15 +1,16 @@
 """A schedule from phases: the exact order of every rank."""
 
 from annopipe.scheduling.actions import Action, overlap
-from annopipe.scheduling.formulas import compiled
-from annopipe.scheduling.phases import Phase, RankWork, lay_out, parse_phases
+from annopipe.scheduling.generation.formulas import compiled
+from annopipe.scheduling.generation.phases import Phase, RankWork, lay_out, parse_phases
+from annopipe.scheduling.generation.spec_fields import SpecFields
+from annopipe.scheduling.generation.traversal import traversal_order, traversals, values_of
 from annopipe.scheduling.placement import Placement
-from annopipe.scheduling.rules import Spec, traversal_order, traversals, values_of
 
 __all__ = ["phased_rank", "phased_ranks"]
 
 
-def phased_ranks(spec: Spec) -> list[list[Action]]:
+def phased_ranks(spec: SpecFields) -> list[list[Action]]:
     """The actions of every rank.
 
     Raises ScheduleError for a phase that cannot be read, or phases that leave work undone.
@@ -17,7 +18,7 @@ def phased_ranks(spec: Spec) -> list[list[Action]]:
     return [[action for action, _ in phased_rank(spec, rank)] for rank in range(spec.placement.ranks)]
 
 
-def phased_rank(spec: Spec, rank: int) -> list[tuple[Action, Phase]]:
+def phased_rank(spec: SpecFields, rank: int) -> list[tuple[Action, Phase]]:
     """The actions of one rank, each with its phase."""
     placement = spec.placement
     values = values_of(placement, spec.microbatches, placement.stages_on[rank][0])

@@ -1,60 +1,20 @@
 """The rules of a specification, worked out for its placement: what the generator reads, as flat lists of numbers."""
 
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
-from typing import Protocol, TypeVar
 
 from annopipe.errors import ScheduleError
 from annopipe.scheduling.action_costs import ActionCosts
 from annopipe.scheduling.actions import COMPUTE, Action, overlap
-from annopipe.scheduling.formulas import Formula, compiled, compiled_keys
-from annopipe.scheduling.operations import Operation
+from annopipe.scheduling.generation.formulas import compiled_keys
+from annopipe.scheduling.generation.given_limits import in_flight_of_ranks, in_flight_of_stages, memory_of_ranks
+from annopipe.scheduling.generation.spec_fields import SpecFields
+from annopipe.scheduling.generation.ticks import Ticks
+from annopipe.scheduling.generation.traversal import key_values, traversal_order, traversals
 from annopipe.scheduling.placement import Placement
-from annopipe.scheduling.ticks import Ticks
 
-__all__ = ["Limit", "Rules", "Spec", "traversal_order", "traversals", "values_of"]
-
-Limit = int | str | tuple[int, ...] | None
-T = TypeVar("T")
-_OF_STAGE = {"s", "c"}
-
-_FORWARD = {"depth-first": "k, c", "breadth-first": "c, k"}
-_BACKWARD = {"depth-first": "k, v - 1 - c", "breadth-first": "v - 1 - c, k"}
-
-
-class Spec(Protocol):
-    """What is read of a `ScheduleSpec`."""
-
-    @property
-    def placement(self) -> Placement: ...  # noqa: D102
-    @property
-    def microbatches(self) -> int: ...  # noqa: D102
-    @property
-    def priority(self) -> tuple[str, ...]: ...  # noqa: D102
-    @property
-    def split_backward(self) -> bool | str | tuple[bool, ...] | None: ...  # noqa: D102
-    @property
-    def traversal(self) -> str: ...  # noqa: D102
-    @property
-    def backward_traversal(self) -> str | None: ...  # noqa: D102
-    @property
-    def in_order(self) -> tuple[tuple[str, str], ...]: ...  # noqa: D102
-    @property
-    def in_flight(self) -> Limit: ...  # noqa: D102
-    @property
-    def memory(self) -> float | tuple[float, ...] | None: ...  # noqa: D102
-    @property
-    def pair(self) -> tuple[str, str] | None: ...  # noqa: D102
-    @property
-    def phases(self) -> tuple[str, ...]: ...  # noqa: D102
-    @property
-    def layout_for(self) -> str: ...  # noqa: D102
-    @property
-    def operations(self) -> tuple[Operation, ...]: ...  # noqa: D102
-    @property
-    def costs(self) -> ActionCosts: ...  # noqa: D102
+__all__ = ["Rules"]
 
 
 @dataclass(frozen=True)
@@ -99,7 +59,7 @@ class Rules:
     seconds: Callable[[int], float]
 
     @classmethod
-    def of(cls, spec: Spec) -> "Rules":
+    def of(cls, spec: SpecFields) -> "Rules":
         """Work out the rules of a specification.
 
         Raises ScheduleError for a formula that is none, or a limit that no microbatch can pass under.
@@ -127,46 +87,13 @@ class Rules:
             _turns(orders[0], placement.stages * m),
             _turns(orders[1], placement.stages * m),
             _strict(spec),
-            _in_flight(spec),
-            _stage_in_flight(spec),
-            _memory(spec),
+            in_flight_of_ranks(spec),
+            in_flight_of_stages(spec),
+            memory_of_ranks(spec),
             [costs.activation_of(stage) for stage in range(placement.stages)],
             1.0 - costs.kept_for_weight,
             ticks.seconds,
         )
-
-
-def traversals(spec: Spec) -> tuple[str, str]:
-    """The formulas of the orders of forwards and of backwards."""
-    return _FORWARD.get(spec.traversal, spec.traversal), _backward_traversal(spec)
-
-
-def traversal_order(placement: Placement, m: int, rank: int, text: str) -> list[int]:
-    """The pairs of a rank in the order of a formula; ties go to the earlier stage, then the earlier microbatch."""
-    keyed: list[tuple[int, ...]] = []
-    keys = compiled_keys(text)
-    for stage in placement.stages_on[rank]:
-        columns = [_column(key, placement, m, stage) for key in keys]
-        keyed += zip(*columns, (stage * m + k for k in placement.microbatches_of(stage, m)), strict=True)
-    keyed.sort()
-    return [entry[-1] for entry in keyed]
-
-
-def _column(key: Formula, placement: Placement, m: int, stage: int) -> Iterable[int]:
-    """The values of one key for every microbatch of a stage."""
-    values, count = values_of(placement, m, stage), len(placement.microbatches_of(stage, m))
-    if "k" not in key.names:
-        return [key(values)] * count
-    return range(count) if key.text == "k" else [key({**values, "k": k}) for k in range(count)]
-
-
-def values_of(placement: Placement, microbatches: int, stage: int) -> dict[str, int]:
-    """What the names of a formula stand for on a stage; "k" is added by who needs it."""
-    rank = placement.rank_of[stage]
-    copy = placement.copy_of[stage]
-    chunks = sum(placement.copy_of[other] == copy for other in placement.stages_on[rank])
-    chunk = placement.chunk_of[stage]
-    return {"p": placement.ranks, "r": rank, "m": microbatches, "v": chunks, "s": stage, "c": chunk, "k": 0}
 
 
 class _PairTimes:
@@ -204,7 +131,7 @@ class _PairTimes:
         ]
 
 
-def _times(spec: Spec) -> list[float]:
+def _times(spec: SpecFields) -> list[float]:
     """Times of F, B, I and W by number, with the operations on the computation that belong to them."""
     stages, m = spec.placement.stages, spec.microbatches
     times = [time for kind in COMPUTE for stage in range(stages) for time in spec.costs.times(kind, stage, m)]
@@ -218,22 +145,13 @@ def _times(spec: Spec) -> list[float]:
     return times
 
 
-def _split(spec: Spec) -> list[bool]:
+def _split(spec: SpecFields) -> list[bool]:
     given, stages = spec.split_backward, spec.placement.stages
     if given is None:
         return ["I" in spec.priority] * stages
     if isinstance(given, tuple):
         return list(given)
     return [given is True] * stages
-
-
-def _backward_traversal(spec: Spec) -> str:
-    if spec.backward_traversal is not None:
-        return _BACKWARD.get(spec.backward_traversal, spec.backward_traversal)
-    if spec.traversal in _BACKWARD:
-        return _BACKWARD[spec.traversal]
-    # The same order from the last chunk to the first.
-    return re.sub(r"\bc\b", "(v - 1 - c)", spec.traversal)
 
 
 def _orders(placement: Placement, m: int, text: str) -> list[list[int]]:
@@ -248,7 +166,7 @@ def _turns(orders: list[list[int]], pairs: int) -> list[int]:
     return turns
 
 
-def _strict(spec: Spec) -> list[list[int]]:
+def _strict(spec: SpecFields) -> list[list[int]]:
     placement, m = spec.placement, spec.microbatches
     keyed: list[list[tuple[int, ...]]] = [[] for _ in range(placement.ranks)]
     for kind, text in spec.in_order:
@@ -256,68 +174,8 @@ def _strict(spec: Spec) -> list[list[int]]:
             raise ScheduleError(f"in_order names {kind!r}, and priority={spec.priority!r} has no such kind")
         keys, position = compiled_keys(text), COMPUTE.index(kind)
         for stage in range(placement.stages):
-            columns = [_column(key, placement, m, stage) for key in keys]
+            columns = [key_values(key, placement, m, stage) for key in keys]
             first = (position * placement.stages + stage) * m
             numbers = (first + k for k in placement.microbatches_of(stage, m))
             keyed[placement.rank_of[stage]] += zip(*columns, numbers, strict=True)
     return [[entry[-1] for entry in sorted(entries)] for entries in keyed]
-
-
-def _in_flight(spec: Spec) -> list[int | None]:
-    given, placement = spec.in_flight, spec.placement
-    if isinstance(given, str) and compiled(given).names & _OF_STAGE:
-        return [None] * placement.ranks
-    limits: list[int | None] = []
-    for rank, stages in enumerate(placement.stages_on):
-        chunks = max(placement.chunk_of[stage] for stage in stages) + 1
-        if isinstance(given, str):
-            limit: int | None = compiled(given)(values_of(placement, spec.microbatches, stages[0]))
-        else:
-            limit = per_rank(given, rank, placement, "in_flight")
-        if limit is not None and limit < chunks:
-            raise ScheduleError(
-                f"in_flight={given!r} is {limit} on rank {rank}, which holds {chunks} stages of a microbatch at once; "
-                f"give {chunks} or more"
-            )
-        limits.append(limit)
-    return limits
-
-
-def _stage_in_flight(spec: Spec) -> list[int | None]:
-    given, placement = spec.in_flight, spec.placement
-    if not isinstance(given, str) or not compiled(given).names & _OF_STAGE:
-        return [None] * placement.stages
-    limits = [compiled(given)(values_of(placement, spec.microbatches, stage)) for stage in range(placement.stages)]
-    for stage, limit in enumerate(limits):
-        if limit < 1:
-            raise ScheduleError(f"in_flight={given!r} is {limit} for stage {stage}; a stage needs 1 or more")
-    return [*limits]
-
-
-def _memory(spec: Spec) -> list[float | None]:
-    placement, costs = spec.placement, spec.costs
-    limits: list[float | None] = []
-    for rank, stages in enumerate(placement.stages_on):
-        limit = per_rank(spec.memory, rank, placement, "memory")
-        needed = max(
-            sum(costs.activation_of(stage) for stage in stages if placement.copy_of[stage] == copy)
-            for copy in range(placement.copies)
-        )
-        if limit is not None and limit < needed:
-            raise ScheduleError(
-                f"memory={limit} on rank {rank}: one microbatch keeps {needed} there; give {needed} or more"
-            )
-        limits.append(limit)
-    return limits
-
-
-def per_rank(given: T | tuple[T, ...] | None, rank: int, placement: Placement, name: str) -> T | None:
-    """One rank's share of what is given once for all ranks, or once for each.
-
-    Raises ScheduleError when there is another count than there are ranks.
-    """
-    if not isinstance(given, tuple):
-        return given
-    if len(given) != placement.ranks:
-        raise ScheduleError(f"{name} has {len(given)} entries and there are {placement.ranks} ranks; give one for each")
-    return given[rank]

@@ -1,6 +1,6 @@
 """How much a rank may hold at once, and how much of that must stay free so that what is begun can be finished."""
 
-from annopipe.scheduling.rules import Rules
+from annopipe.scheduling.generation.rules import Rules
 
 __all__ = ["RankLimits"]
 
