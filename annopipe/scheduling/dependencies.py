@@ -10,8 +10,8 @@
 All of one microbatch. With messages, F, B and I wait for the SEND of a neighbour on another rank instead of what it
 sends. Order on a rank (also that of a stage which needs the whole batch) is not in here.
 
-One number stands for a backward whether it is split or not: I ends what B would end (`ends`), so nobody who waits has
-to know. A loop over actions is then
+One number stands for a backward whether it is split or not: I ends what B would end (`ends`), so that nobody who waits
+has to know. A loop over actions is then
 
     done = [False] * numbering.size + [True]          # done[-1]: nothing to wait for
     if done[own[n]] and done[across[n]] and (n // m not in further or all(done[n + d] for d in further[n // m])):
@@ -26,14 +26,14 @@ from dataclasses import dataclass
 from annopipe.scheduling.numbering import Numbering
 from annopipe.scheduling.placement import Placement
 
-__all__ = ["SEVERAL", "Dependencies", "dependencies", "parts_of", "waits"]
+__all__ = ["SEVERAL", "Dependencies", "dependencies", "waits"]
 
 SEVERAL = -2
 
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """For each action number what it waits for; -1 is nothing, and extras wait for nothing (see `parts_of`).
+    """For each action number what it waits for; -1 is nothing, and extras wait for nothing (see `Numbering.parts`).
 
     Attributes:
         own: what the same stage did before.
@@ -91,22 +91,6 @@ def dependencies(placement: Placement, numbering: Numbering, *, messages: bool =
         fill(own, "SEND_B", stage, backward)
         fill(ends, "I", stage, backward)
     return Dependencies(own, across, further, ends)
-
-
-def parts_of(numbering: Numbering) -> dict[int, tuple[int, ...]]:
-    """For each extra the numbers of the F, B, I and W that it stands for; none for parameters and operations.
-
-    A combination stands for its parts, and what runs as nano-batches for the same action as a whole.
-
-    >>> from annopipe.scheduling.actions import Action
-    >>> parts_of(Numbering(1, 2, (Action.parse("(0F1;0B0)OVERLAP_F_B"), Action.parse("0F0/2"), Action("UNSHARD", 0))))
-    {16: (1, 2), 17: (0,), 18: ()}
-    """
-    found: dict[int, tuple[int, ...]] = {}
-    for number, action in enumerate(numbering.extras, numbering.base):
-        whole = [part for part in action.parts or (action,) if part.is_compute and part.microbatch is not None]
-        found[number] = tuple(numbering.first(part.kind, part.stage) + (part.microbatch or 0) for part in whole)
-    return found
 
 
 def waits(

@@ -49,7 +49,6 @@ def compared(subjects: Sequence[str], counts: Counts, costs: "ActionCosts", *, p
         click.UsageError: there is no such file, or an option that no schedule takes.
     """
     from annopipe.scheduling.library import entry
-    from annopipe.scheduling.shares import shared_out
 
     subjects = subjects or [name for name in ap.schedules() if name not in _NOT_BY_DEFAULT]
     # Names first: one that is not there is a slip of the pen, not a schedule to leave out.
@@ -63,13 +62,11 @@ def compared(subjects: Sequence[str], counts: Counts, costs: "ActionCosts", *, p
             raise click.UsageError(f"--{option}: none of these schedules has that choice")
     found = Compared({}, {}, {})
     for name in names:
-        try:
-            with doing(f"simulating {name}"):
-                schedule = _schedule(name, files.get(name), counts, takes.get(name, ()))
-                timeline = ap.simulate(schedule, costs if per_stage else shared_out(costs, schedule.placement))
-                timeline.peak_memory  # noqa: B018 - computed while the user is told what is going on
-        except (ap.ScheduleError, ap.CostError) as error:
-            found.left_out[name] = str(error).splitlines()[0].removeprefix(f"{name}: ")
+        with doing(f"simulating {name}"):
+            schedule = _schedule(name, files.get(name), counts, takes.get(name, ()))
+            timeline = schedule if isinstance(schedule, str) else _timeline(schedule, costs, per_stage=per_stage)
+        if isinstance(schedule, str) or isinstance(timeline, str):
+            found.left_out[name] = str(timeline)
         else:
             found.timelines[name], found.microbatches[name] = timeline, schedule.microbatches
     if not found.timelines:
@@ -88,10 +85,25 @@ def _completed(counts: Counts, files: Sequence["Schedule"]) -> Counts:
     return replace(counts, ranks=counts.ranks or ranks, microbatches=counts.microbatches or microbatches)
 
 
-def _schedule(name: str, file: "Schedule | None", counts: Counts, takes: Collection[str]) -> "Schedule":
-    """A file's schedule if it passes the check, else the named one, with the options that it takes."""
-    if file is not None:
-        file.check()
-        return file
-    others = {option: None for option in counts.options if option not in takes}
-    return load(name, replace(counts, placement=None, **others))
+def _schedule(name: str, file: "Schedule | None", counts: Counts, takes: Collection[str]) -> "Schedule | str":
+    """The file's schedule or the named one, with the options that it takes; or why there is none to simulate."""
+    try:
+        if file is not None:
+            file.check()
+            return file
+        others = {option: None for option in counts.options if option not in takes}
+        return load(name, replace(counts, placement=None, **others))
+    except ap.ScheduleError as error:
+        return str(error).splitlines()[0].removeprefix(f"{name}: ")
+
+
+def _timeline(schedule: "Schedule", costs: "ActionCosts", *, per_stage: bool) -> "ScheduleTimeline | str":
+    """The timeline, or why there is none: costs that do not fit the schedule's stages."""
+    from annopipe.scheduling.shares import shared_out
+
+    try:
+        timeline = ap.simulate(schedule, costs if per_stage else shared_out(costs, schedule.placement))
+    except ap.CostError as error:
+        return str(error)
+    timeline.peak_memory  # noqa: B018 - computed while the user is told what is going on
+    return timeline

@@ -2,8 +2,7 @@
 
 from annopipe.errors import ScheduleError
 from annopipe.scheduling.actions import COMPUTE, Action
-from annopipe.scheduling.dependencies import parts_of
-from annopipe.scheduling.numbering import BLOCKS, Numberer, Numbering
+from annopipe.scheduling.numbering import BLOCKS, Numbering
 from annopipe.scheduling.programs import Programs
 
 __all__ = ["Uses", "refuse_kinds", "with_kind"]
@@ -24,7 +23,7 @@ class Uses:
         self._rows = [(stage,) if kind in kinds else () for kind in BLOCKS for stage in range(numbering.stages)]
         self._extras = {
             number: tuple(stage for part in parts for stage in self._rows[part // self._microbatches])
-            for number, parts in parts_of(numbering).items()
+            for number, parts in numbering.parts.items()
         }
 
     def __call__(self, number: int) -> tuple[int, ...]:
@@ -33,11 +32,10 @@ class Uses:
 
 
 def with_kind(programs: Programs, kind: str) -> tuple[Numbering, list[int]]:
-    """The numbering with a parameter action for every stage, and these numbers."""
+    """The numbering with a parameter action, which no program has yet, for every stage; and these numbers."""
     old = programs.numbering
-    numberer = Numberer(old.stages, old.microbatches, old.extras)
-    numbers = [numberer.number(Action(kind, stage)) for stage in range(old.stages)]
-    return numberer.numbering(), numbers
+    added = tuple(Action(kind, stage) for stage in range(old.stages))
+    return Numbering(old.stages, old.microbatches, old.extras + added), list(range(old.size, old.size + old.stages))
 
 
 def refuse_kinds(programs: Programs, *kinds: str) -> None:
