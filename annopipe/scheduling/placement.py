@@ -13,7 +13,7 @@
 Placement(v: rank 0: 0 7, rank 1: 1 6, rank 2: 2 5, rank 3: 3 4)
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -84,12 +84,12 @@ class Placement:
     @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
         """The stages whose outputs each stage takes."""
-        return tuple(tuple(a for a, b in self.edges if b == stage) for stage in range(self.stages))
+        return _grouped(self.stages, ((end, start) for start, end in self.edges))
 
     @cached_property
     def successors(self) -> tuple[tuple[int, ...], ...]:
         """The stages that take each stage's outputs."""
-        return tuple(tuple(b for a, b in self.edges if a == stage) for stage in range(self.stages))
+        return _grouped(self.stages, self.edges)
 
     @cached_property
     def depth_of(self) -> tuple[int, ...]:
@@ -226,6 +226,14 @@ def whole_number(value: int, name: str) -> int:
     if type(value) is not int or value < 1:
         raise ScheduleError(f"{name}={value!r}: give a whole number, 1 or more")
     return value
+
+
+def _grouped(stages: int, pairs: Iterable[Edge]) -> tuple[tuple[int, ...], ...]:
+    """For each stage the second entries of the pairs that begin with it, in their order."""
+    found: list[list[int]] = [[] for _ in range(stages)]
+    for stage, other in pairs:
+        found[stage].append(other)
+    return tuple(map(tuple, found))
 
 
 def _topological(stages: int, edges: Sequence[Edge]) -> list[int]:

@@ -1,7 +1,8 @@
 """Rule: what forwards keep for their backwards fits into a limit, on every rank.
 
 F takes the activation of its stage when it starts; B gives it back when it ends. I gives back all but the share that W
-needs, and W the rest. What a combination takes it takes when it starts, and gives back when it ends.
+needs, and W the rest. Where nothing has a backward, F gives back itself what it took. What a combination takes it takes
+when it starts, and gives back when it ends.
 """
 
 from annopipe.scheduling.action_costs import ActionCosts
@@ -27,16 +28,18 @@ def fits_in_memory(facts: Facts, memory: float, costs: ActionCosts) -> None:
         *(-size * costs.kept_for_weight for size in sizes),
     ]
     computed, limit = len(change) * m, memory * (1.0 + _ROUNDING)
+    forward_only = not facts.has_backward
     for rank, program in enumerate(programs.ranks):
         kept = 0.0
         for step, number in enumerate(program):
             if number < computed:
                 kept += change[number // m]
-                released = 0.0
+                released = -change[number // m] if forward_only else 0.0
             elif number in facts.parts:
                 changes = [change[part // m] for part in facts.parts[number]]
-                kept += sum(size for size in changes if size > 0.0)
-                released = sum(size for size in changes if size < 0.0)
+                taken = sum(size for size in changes if size > 0.0)
+                kept += taken
+                released = -taken if forward_only else sum(size for size in changes if size < 0.0)
             else:
                 continue
             if kept <= limit:

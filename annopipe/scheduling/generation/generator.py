@@ -34,12 +34,9 @@ class Generator:
         self._ranks = [RankState(rules, rank) for rank in range(placement.ranks)]
         self._before_forward = [len(before) for before in placement.predecessors for _ in range(m)]
         # A backward waits for the forward of its own stage and the backwards behind it; one whose loss needs the whole
-        # batch for all forwards of its stage.
-        self._before_backward = [
-            len(after) + (len(placement.microbatches_of(stage, m)) if stage in placement.batch_wide else 1)
-            for stage, after in enumerate(placement.successors)
-            for _ in range(m)
-        ]
+        # batch for the last forward of its stage.
+        self._before_backward = [len(after) + 1 for after in placement.successors for _ in range(m)]
+        self._before_loss = {stage: len(placement.microbatches_of(stage, m)) for stage in placement.batch_wide}
 
     def run(self) -> list[list[Chosen]]:
         """The numbers of every rank; a combination is a tuple of two.
@@ -84,11 +81,7 @@ class Generator:
             for after in placement.successors[stage]:
                 self._send(now, rank, stage, after * self._m + microbatch)
             if self._rules.has_backward:
-                if stage in placement.batch_wide:
-                    for other in placement.microbatches_of(stage, self._m):
-                        self._backward_input(stage * self._m + other)
-                else:
-                    self._backward_input(pair)
+                self._end_forward(stage, pair)
         elif kind == 3:
             state.limits.end_weight(stage)
         else:
@@ -97,6 +90,16 @@ class Generator:
             state.limits.end_backward(stage, microbatch, full=kind == 1)
             if kind == 2:
                 state.weights.append(pair)
+
+    def _end_forward(self, stage: int, pair: int) -> None:
+        """Let the backward of the pair go on, or of all pairs where the loss needs the whole batch."""
+        if stage not in self._before_loss:
+            self._backward_input(pair)
+            return
+        self._before_loss[stage] -= 1
+        if not self._before_loss[stage]:
+            for other in self._rules.placement.microbatches_of(stage, self._m):
+                self._backward_input(stage * self._m + other)
 
     def _send(self, now: int, rank: int, stage: int, number: int) -> None:
         """Hand an output of a stage to the forward (F) or the backward (B) that takes it."""

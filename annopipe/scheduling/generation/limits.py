@@ -1,5 +1,7 @@
 """How much a rank may hold at once, and how much of that must stay free so that what is begun can be finished."""
 
+import math
+
 from annopipe.scheduling.generation.rules import Rules
 
 __all__ = ["RankLimits"]
@@ -11,8 +13,11 @@ class RankLimits:
     """The limits of one rank of a generated schedule.
 
     A microbatch that has begun on a rank needs room for the forwards of its further chunks there before any of its
-    backwards can run. So a forward may start only if afterwards the microbatch that needs the least can still finish
-    (the banker's rule): when it has, its room is free for the next one.
+    backwards can run. So a forward may start only if afterwards all that have begun can still finish one after the
+    other (the banker's rule): that which needs the least goes first, and gives back its room for the next one.
+
+    A combination takes before it gives back, so that what its backward keeps still counts as memory when its forward
+    starts. It is one action in flight for another, though.
     """
 
     def __init__(self, rules: Rules, rank: int) -> None:
@@ -37,13 +42,12 @@ class RankLimits:
         limit = self._stage_limits.get(stage)
         if limit is not None and self._of_stage[stage] - (freed == stage) >= limit:
             return False
-        need_count, need_memory = self._begun.least_need(stage, microbatch) if self._begun else (0, 0.0)
-        if self._count_limit is not None and self._count_limit - self._count - 1 + (freed >= 0) < need_count:
+        count, memory = self._count + 1 - (freed >= 0), self._held + self._activation[stage]
+        if self._count_limit is not None and count > self._count_limit:
             return False
-        if self._memory_limit is None:
-            return True
-        room = self._memory_limit - self._held - self._activation[stage]
-        return room + (self._activation[freed] if freed >= 0 else 0.0) + _ROUNDING >= need_memory
+        if self._memory_limit is not None and memory > self._memory_limit + _ROUNDING:
+            return False
+        return not self._begun or self._begun.can_finish(stage, microbatch, self._count_limit, self._memory_limit)
 
     def reason(self) -> str:
         """What the limits are, for a message about a forward that they refuse."""
@@ -99,17 +103,29 @@ class _Begun:
         self._forwards: dict[tuple[int, int], int] = {}
         self._backwards: dict[tuple[int, int], int] = {}
 
-    def least_need(self, stage: int, microbatch: int) -> tuple[int, float]:
-        """What the microbatch that needs the least needs, when this forward has started: forwards, and memory."""
-        copy = self._copy[stage]
-        least = self._chunks[copy] - self._forwards.get((copy, microbatch), 0) - 1
-        need_count, need_memory = least, self._memory[copy][least]
-        for other, lacking in enumerate(self._lacking):
-            smallest = next((n for n, number in enumerate(lacking) if number), None)
-            if smallest is not None:
-                need_count = min(need_count, smallest)
-                need_memory = min(need_memory, self._memory[other][smallest])
-        return need_count, need_memory
+    def can_finish(self, stage: int, microbatch: int, count_limit: int | None, memory_limit: float | None) -> bool:
+        """Whether all that have begun can finish one after the other, when this forward has started."""
+        started = self._copy[stage]
+        left = self._chunks[started] - self._forwards.get((started, microbatch), 0) - 1
+        # Those that lack no forward finish in any case, and leave this much to those that do.
+        count, memory = _limit(count_limit), _limit(memory_limit) + _ROUNDING
+        waiting = []
+        for copy, lacking in enumerate(self._lacking):
+            needs, chunks = self._memory[copy], self._chunks[copy]
+            for n in range(1, chunks + 1):
+                number = lacking[n] + (copy == started) * ((n == left) - (n == left + 1 < chunks))
+                if number:
+                    held = number * (chunks - n), number * (needs[chunks] - needs[n])
+                    count, memory = count - held[0], memory - held[1]
+                    waiting.append((n, needs[n], *held))
+        while waiting:
+            ready = [entry for entry in waiting if entry[0] <= count and entry[1] <= memory]
+            if not ready:
+                return False
+            count += sum(entry[2] for entry in ready)
+            memory += sum(entry[3] for entry in ready)
+            waiting = [entry for entry in waiting if entry not in ready]
+        return True
 
     def start_forward(self, stage: int, microbatch: int) -> None:
         copy = self._copy[stage]
@@ -129,3 +145,7 @@ class _Begun:
         self._backwards.pop(key, None)
         self._lacking[key[0]][0] -= 1
         del self._forwards[key]
+
+
+def _limit(given: float | None) -> float:
+    return math.inf if given is None else given

@@ -256,6 +256,13 @@ def test_a_combination_takes_before_it_gives_back():
         found.check(memory=1)
 
 
+def test_forwards_alone_keep_nothing_when_they_end():
+    schedule(CHAIN, 2, ("0F0 0F1", "1F0 1F1")).check(memory=1)
+    schedule(placement.linear(1), 3, ("0F0 (0F1;0F2)OVERLAP",)).check(memory=2)
+    with pytest.raises(ScheduleError, match=r"rank 0, step 1: \(0F1;0F2\)OVERLAP brings the activations kept to 2"):
+        schedule(placement.linear(1), 3, ("0F0 (0F1;0F2)OVERLAP",)).check(memory=1)
+
+
 def test_a_limit_below_nothing_and_costs_of_other_stages_are_refused():
     with pytest.raises(ScheduleError, match="memory=-1: give the activations that a rank may keep"):
         schedule(CHAIN, 2, GPIPE).check(memory=-1)
