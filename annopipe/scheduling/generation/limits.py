@@ -42,8 +42,8 @@ class RankLimits:
             return False
         if self._memory_limit is None:
             return True
-        room = self._memory_limit - self._held - self._activation[stage]
-        return room + (self._activation[freed] if freed >= 0 else 0.0) + _ROUNDING >= need_memory
+        # A combination holds what its forward takes before its backward gives anything back.
+        return self._memory_limit - self._held - self._activation[stage] + _ROUNDING >= need_memory
 
     def reason(self) -> str:
         """What the limits are, for a message about a forward that they refuse."""
