@@ -18,7 +18,6 @@ from tabulate import tabulate
 
 from annopipe.scheduling.action_costs import table
 from annopipe.scheduling.library import schedule
-from annopipe.scheduling.programs import Programs
 from annopipe.scheduling.schedule import Schedule
 from annopipe.simulation import simulate
 
@@ -64,10 +63,8 @@ def measure(names: Sequence[str], ranks: int, microbatches: int, rounds: int) ->
         for name in names:
             built = _timed(times[name], "build", partial(schedule, name, ranks, microbatches))
             lowered = _timed(times[name], "lower", built.lowered)
-            # The rules look at plain data; nothing is kept from lowering.
-            fresh = Schedule(Programs(lowered.placement, lowered.programs.numbering, lowered.programs.ranks), name)
-            _timed(times[name], "check", fresh.check)
-            _timed(times[name], "simulate", partial(_numbers, fresh))
+            _timed(times[name], "check", lowered.check)
+            _timed(times[name], "simulate", partial(_numbers, lowered))
             sizes[name] = sum(map(len, lowered.programs.ranks))
     return [
         Measured(

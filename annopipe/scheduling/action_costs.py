@@ -71,14 +71,11 @@ class ActionCosts:
         >>> table(F=[1.0, 2.0]).times("F", 1, 3), table(I=1.5).times("B", 0, 2)
         ([2.0, 2.0, 2.0], [2.5, 2.5])
         """
-        full = self.B
-        if kind == "B" and full is None:
-            inputs, weights = self.times("I", stage, microbatches), self.times("W", stage, microbatches)
-            return [a + b for a, b in zip(inputs, weights, strict=True)]
-        given: PerStage = full if full is not None and kind == "B" else getattr(self, kind)
-        if callable(given):
-            return [_at(given, kind, stage, microbatch) for microbatch in range(microbatches)]
-        return [_at(given, kind, stage, 0)] * microbatches
+        summed = ("I", "W") if kind == "B" and self.B is None else (kind,)
+        given: list[tuple[str, PerStage]] = [(name, getattr(self, name)) for name in summed]
+        if not any(callable(time) for _, time in given):
+            return [sum(_at(time, name, stage, 0) for name, time in given)] * microbatches
+        return [sum(_at(time, name, stage, m) for name, time in given) for m in range(microbatches)]
 
     def duration(self, action: Action) -> float:
         """The time of one action; messages take none of the rank's own time.

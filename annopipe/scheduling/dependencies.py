@@ -10,8 +10,8 @@
 All of one microbatch. With messages, F, B and I wait for the SEND of a neighbour on another rank instead of what it
 sends. Order on a rank (also that of a stage which needs the whole batch) is not in here.
 
-One number stands for a backward whether it is split or not: I ends what B would end (`ends`), so nobody who waits has
-to know. A loop over actions is then
+One number stands for a backward whether it is split or not: I ends what B would end (`ends`), so that nobody who waits
+has to know. A loop over actions is then
 
     done = [False] * numbering.size + [True]          # done[-1]: nothing to wait for
     if done[own[n]] and done[across[n]] and (n // m not in further or all(done[n + d] for d in further[n // m])):
@@ -23,6 +23,7 @@ to know. A loop over actions is then
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from annopipe.scheduling.actions import COMPUTE
 from annopipe.scheduling.numbering import Numbering
 from annopipe.scheduling.placement import Placement
 
@@ -102,10 +103,12 @@ def parts_of(numbering: Numbering) -> dict[int, tuple[int, ...]]:
     >>> parts_of(Numbering(1, 2, (Action.parse("(0F1;0B0)OVERLAP_F_B"), Action.parse("0F0/2"), Action("UNSHARD", 0))))
     {16: (1, 2), 17: (0,), 18: ()}
     """
+    m = numbering.microbatches
+    first = {kind: numbering.first(kind) for kind in COMPUTE}
     found: dict[int, tuple[int, ...]] = {}
     for number, action in enumerate(numbering.extras, numbering.base):
-        whole = [part for part in action.parts or (action,) if part.is_compute and part.microbatch is not None]
-        found[number] = tuple(numbering.first(part.kind, part.stage) + (part.microbatch or 0) for part in whole)
+        parts = action.parts or ((action,) if action.kind in first else ())
+        found[number] = tuple([first[part.kind] + part.stage * m + (part.microbatch or 0) for part in parts])
     return found
 
 

@@ -30,6 +30,7 @@ class Tables:
         self._programs, self._costs = programs, costs
         self._numbering, self._placement = programs.numbering, programs.placement
         size = programs.numbering.size
+        self._objects = list(range(size))  # one object for each number: half the time, and half the memory
         self.durations = [0.0] * size
         self.first, self.second = [-1] * size, [-1] * size
         self.link = [COMPUTATION] * size
@@ -52,20 +53,23 @@ class Tables:
         first = self._numbering.first(kind, stage)
         return range(first, first + self._numbering.microbatches)
 
+    def _named(self, kind: str, stage: int) -> list[int]:
+        numbers = self._numbers(kind, stage)
+        return self._objects[numbers.start : numbers.stop]
+
     def _find_gradients(self) -> list[Sequence[int]]:
         """For each stage and microbatch the action that makes the gradient of its input: B, or I where there is one."""
-        done = [False] * self._numbering.base
+        done = [False] * self._numbering.size
         for program in self._programs.ranks:
             for number in program:
-                if number < len(done):
-                    done[number] = True
+                done[number] = True
         for parts in self.parts.values():
             for part in parts:
                 done[part] = True
         found: list[Sequence[int]] = []
         for stage in range(self._placement.stages):
-            whole, split = self._numbers("B", stage), self._numbers("I", stage)
-            splits = done[split.start : split.stop]
+            whole, split = self._named("B", stage), self._named("I", stage)
+            splits = done[split[0] : split[-1] + 1]
             if any(splits):
                 found.append([i if is_split else b for b, i, is_split in zip(whole, split, splits, strict=True)])
             else:
@@ -82,9 +86,9 @@ class Tables:
         gradients = [self._result("SEND_B", after, stage) for after in placement.successors[stage]]
         if stage in placement.batch_wide:
             gradients.append([self._last_of(forward, placement.rank_of[stage])] * len(forward))
-        self._needs(whole, [forward, *gradients])
-        self._needs(split, [forward, *gradients])
-        self._needs(weight, [split])
+        self._needs(whole, [self._named("F", stage), *gradients])
+        self._needs(split, [self._named("F", stage), *gradients])
+        self._needs(weight, [self._named("I", stage)])
         self._fill_memory(stage)
 
     def _fill_memory(self, stage: int) -> None:
@@ -104,15 +108,15 @@ class Tables:
         place = slice(numbers.start, numbers.stop)
         if inputs:
             self.first[place] = inputs[0]
-        if len(inputs) > 1:
-            self.second[place] = inputs[1]
+            # One input twice: the interpreter's quick way into a list is for numbers from 0, which -1 is not.
+            self.second[place] = inputs[1] if len(inputs) > 1 else self.first[place]
         if len(inputs) > 2:
             self.more.update(zip(numbers, zip(*inputs[2:], strict=True), strict=True))
             self.link[place] = [GROUP] * len(numbers)
 
     def _result(self, kind: str, source: int, target: int) -> Sequence[int]:
         """What brings a stage's result to another: the action that makes it, or the message from another rank."""
-        made = self._numbers("F", source) if kind == "SEND_F" else self._gradients[source]
+        made = self._named("F", source) if kind == "SEND_F" else self._gradients[source]
         sender, receiver = self._placement.rank_of[source], self._placement.rank_of[target]
         if sender == receiver:
             return made
@@ -124,7 +128,7 @@ class Tables:
         self.first[place] = made
         line = self.lines.setdefault((sender, receiver, ""), len(self.lines))
         self.link[place] = [line] * len(messages)
-        return messages
+        return self._objects[place]
 
     def _further(self, sends: range) -> range:
         """Numbers for one more message of each of these sending actions."""
@@ -134,6 +138,7 @@ class Tables:
         for numbers in (self.first, self.second, self.link):
             numbers.extend([-1] * len(sends))
         self.copied.extend(sends)
+        self._objects.extend(messages)
         for send, message in zip(sends, messages, strict=True):
             self._copies[send] = (*self._copies.get(send, ()), message)
         return messages
@@ -148,12 +153,14 @@ class Tables:
 
     def _fill_extras(self, operations: Mapping[str, Operation]) -> None:
         for number, action in enumerate(self._numbering.extras, self._numbering.base):
-            operation = operations.get(action.kind)
+            operation, parts = operations.get(action.kind), self.parts.get(number, ())
             if operation:
                 self._fill_operation(number, action, operation)
+            elif parts and self._costs.FB is None and self._costs.overlap is None:
+                self.durations[number] = sum([self.durations[part] for part in parts])
             else:
                 self.durations[number] = self._costs.duration(action)
-            for part in self.parts.get(number, ()):
+            for part in parts:
                 self.at_start[number] += self.at_start[part]
                 self.at_end[number] += self.at_end[part]
 
@@ -215,7 +222,7 @@ class Tables:
                 if sends in self._taken:
                     for maker in makers:
                         made = self._numbers(maker, stage)
-                        after[made.start : made.stop] = sends
+                        after[made.start : made.stop] = self._objects[sends.start : sends.stop]
         return after
 
     def _all_messages(self, program: Iterable[int]) -> list[int]:

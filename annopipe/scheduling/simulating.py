@@ -88,9 +88,15 @@ class _Labels:
             action.kind,
             front.stage,
             front.microbatch,
-            self.placement.chunk_of[front.stage],
+            _shade(self.placement, front.stage),
             tuple(map(str, action.parts)),
         )
+
+
+def _shade(placement: Placement, stage: int) -> int:
+    """The how-manieth stage of its rank a stage is; those of a second copy of the model come behind the first's."""
+    before = placement.stages_on[placement.rank_of[stage]]
+    return placement.chunk_of[stage] + sum(placement.copy_of[other] < placement.copy_of[stage] for other in before)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Event simulation: when everything runs, which communication is hidden, and what holds the rest.
 
-Of one rank's program in detail; of many ranks that run a schedule in `ranks`. Plain Python, no torch.
+Of one rank's program in detail; of many ranks that run a schedule in `ranks`. Plain Python, no torch; names are
+imported when they are used.
 
 >>> from annopipe.simulation import Network, Task, run
 >>> program = [
@@ -14,20 +15,46 @@ Of one rank's program in detail; of many ranks that run a schedule in `ranks`. P
 '0.006 s, 75% hidden'
 """
 
-from annopipe.simulation.comparison import compare
-from annopipe.simulation.engine import makespan
-from annopipe.simulation.exposure import RegionComm
-from annopipe.simulation.host_syncs import HostSync
-from annopipe.simulation.program_timeline import ProgramTimeline
-from annopipe.simulation.ranks.programs import RankPrograms
-from annopipe.simulation.ranks.spans import Message, RankSpan
-from annopipe.simulation.ranks.timeline import ScheduleTimeline
-from annopipe.simulation.running import run
-from annopipe.simulation.spans import Span
-from annopipe.simulation.stalls import Stall
-from annopipe.simulation.subject import Simulatable, SimulatableSchedule, simulate
-from annopipe.simulation.tasks import Network, Task, check_program
-from annopipe.simulation.timeline import Timeline
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from annopipe.simulation.comparison import compare
+    from annopipe.simulation.engine import makespan
+    from annopipe.simulation.exposure import RegionComm
+    from annopipe.simulation.host_syncs import HostSync
+    from annopipe.simulation.program_timeline import ProgramTimeline
+    from annopipe.simulation.ranks.programs import RankPrograms
+    from annopipe.simulation.ranks.spans import Message, RankSpan
+    from annopipe.simulation.ranks.timeline import ScheduleTimeline
+    from annopipe.simulation.running import run
+    from annopipe.simulation.spans import Span
+    from annopipe.simulation.stalls import Stall
+    from annopipe.simulation.subject import Simulatable, SimulatableSchedule, simulate
+    from annopipe.simulation.tasks import Network, Task, check_program
+    from annopipe.simulation.timeline import Timeline
+
+_EXPORTS = {
+    "HostSync": "annopipe.simulation.host_syncs",
+    "Message": "annopipe.simulation.ranks.spans",
+    "Network": "annopipe.simulation.tasks",
+    "ProgramTimeline": "annopipe.simulation.program_timeline",
+    "RankPrograms": "annopipe.simulation.ranks.programs",
+    "RankSpan": "annopipe.simulation.ranks.spans",
+    "RegionComm": "annopipe.simulation.exposure",
+    "ScheduleTimeline": "annopipe.simulation.ranks.timeline",
+    "Simulatable": "annopipe.simulation.subject",
+    "SimulatableSchedule": "annopipe.simulation.subject",
+    "Span": "annopipe.simulation.spans",
+    "Stall": "annopipe.simulation.stalls",
+    "Task": "annopipe.simulation.tasks",
+    "Timeline": "annopipe.simulation.timeline",
+    "check_program": "annopipe.simulation.tasks",
+    "compare": "annopipe.simulation.comparison",
+    "makespan": "annopipe.simulation.engine",
+    "run": "annopipe.simulation.running",
+    "simulate": "annopipe.simulation.subject",
+}
 
 __all__ = [
     "HostSync",
@@ -50,3 +77,13 @@ __all__ = [
     "run",
     "simulate",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _EXPORTS:
+        return getattr(importlib.import_module(_EXPORTS[name]), name)
+    raise AttributeError(f"module 'annopipe.simulation' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

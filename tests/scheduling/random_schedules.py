@@ -1,7 +1,5 @@
 """Random schedules that can run, on placements of every sort, and costs for them."""
 
-from functools import partial
-
 from hypothesis import strategies as st
 
 from annopipe.scheduling import placement as placements
@@ -110,14 +108,10 @@ def with_messages(schedule: Schedule) -> Schedule:
             front += [("RECV_B", a, placement.successors) for a in singles(action, "BI")]
             back = [("SEND_F", a, placement.successors) for a in singles(action, "F")]
             back += [("SEND_B", a, placement.predecessors) for a in singles(action, "BI")]
-            order = [str(part) for part in action.parts or (action,)]
-            back.sort(key=partial(place_of, order))
+            order = [*(action.parts or (action,))]
+            back = [message for part in order for message in back if message[1] == part]
             program += [Action(kind, a.stage, a.microbatch) for kind, a, near in front if others(a.stage, near)]
             program.append(action)
             program += [Action(kind, a.stage, a.microbatch) for kind, a, near in back if others(a.stage, near)]
         ranks.append(program)
     return Schedule.of(placement, schedule.microbatches, ranks, schedule.name)
-
-
-def place_of(order: list[str], message: tuple[str, Action, object]) -> int:
-    return order.index(str(message[1]))

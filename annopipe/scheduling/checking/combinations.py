@@ -14,12 +14,13 @@ __all__ = ["parts_are_independent"]
 def parts_are_independent(facts: Facts) -> None:
     """Raise ScheduleError for a combination of which one part needs another."""
     numbering, m = facts.programs.numbering, facts.programs.microbatches
-    several = {number for number, parts in facts.parts.items() if len(parts) > 1}
+    # Only actions of one microbatch need each other.
+    several = {n for n, parts in facts.parts.items() if len({part % m for part in parts}) < len(parts)}
     if not several:
         return
     tables = dependencies(facts.programs.placement, numbering)
-    for rank, extras in enumerate(facts.extras):
-        for step, number in extras:
+    for rank, program in enumerate(facts.programs.ranks):
+        for step, number in enumerate(program):
             if number not in several:
                 continue
             ends = {tables.ends[part]: part for part in facts.parts[number]}

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from annopipe.scheduling.actions import PARAMETERS, Action
 from annopipe.scheduling.dependencies import parts_of
 from annopipe.scheduling.programs import Programs
 
@@ -70,14 +71,20 @@ class Facts:
         return begins
 
     @cached_property
-    def extras(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """(step, number) of every extra on each rank."""
-        base = self.programs.numbering.base
-        if not self.parts:
+    def others(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """(step, number) of every operation of a user and parameter action on each rank."""
+        base, wanted = self.programs.numbering.base, {number for number, parts in self.parts.items() if not parts}
+        if not wanted:
             return ((),) * len(self.flat)
-        return tuple(
-            tuple([(step, n) for step, n in enumerate(program) if n >= base]) for program in self.programs.ranks
-        )
+        programs = self.programs.ranks
+        return tuple(tuple([(i, n) for i, n in enumerate(row) if n >= base and n in wanted]) for row in programs)
+
+    @cached_property
+    def on_parameters(self) -> tuple[tuple[tuple[int, Action], ...], ...]:
+        """(step, action) of every UNSHARD, RESHARD and REDUCE_GRAD on each rank."""
+        numbering = self.programs.numbering
+        wanted = {n: a for n, a in enumerate(numbering.extras, numbering.base) if a.kind in PARAMETERS}
+        return tuple(tuple([(step, wanted[n]) for step, n in others if n in wanted]) for others in self.others)
 
     def seen(self, stage: int) -> range:
         """The microbatches that a stage sees."""

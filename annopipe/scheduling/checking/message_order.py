@@ -9,7 +9,7 @@ Messages that must be told apart by stage and microbatch anyway (`Route.ordered`
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import islice
-from operator import le
+from operator import lt
 
 from annopipe.scheduling.checking.facts import Facts
 from annopipe.scheduling.checking.problem import problem
@@ -50,9 +50,13 @@ def _compare(facts: Facts, here: int, shared: Sequence[Route]) -> None:
         theirs += receive if route.sender == here else send
     order = sorted(range(len(ours)), key=ours.__getitem__)
     followed = [theirs[index] for index in order]
-    if all(map(le, followed, islice(followed, 1, None))):
+    if all(map(lt, followed, islice(followed, 1, None))):
         return
-    late = next(i for i in range(1, len(followed)) if followed[i] < followed[i - 1])
+    # Several messages of one SEND or RECV are in the order of their routes.
+    keys = list(zip(followed, order, strict=True))
+    late = next((i for i in range(1, len(keys)) if keys[i] < keys[i - 1]), None)
+    if late is None:
+        return
     text = facts.programs.numbering.text
     places = [[facts.place_at(side[order[i]]) for i in (late - 1, late)] for side in (ours, theirs)]
     (first, second), (other_first, other_second) = (

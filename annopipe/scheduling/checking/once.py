@@ -13,9 +13,8 @@ __all__ = ["nothing_missing", "nothing_twice"]
 def nothing_twice(facts: Facts) -> None:
     """Raise ScheduleError for an action that is done twice, also as a part of a combination."""
     numbering = facts.programs.numbering
-    free = {n for n, action in enumerate(numbering.extras, numbering.base) if action.microbatch is None}
-    free -= {n for n, parts in facts.parts.items() if parts}
-    often = sum(n in free for extras in facts.extras for _, n in extras)
+    free = {n for n, parts in facts.parts.items() if not parts and numbering.action(n).microbatch is None}
+    often = sum(n in free for others in facts.others for _, n in others)
     done = len(facts.where) - facts.where.count(-1) - sum(facts.where[n] >= 0 for n in free)
     if facts.starts[-1] - often == done:
         return

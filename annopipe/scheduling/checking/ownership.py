@@ -22,12 +22,11 @@ def own_stages_only(facts: Facts) -> None:
             for number, position in enumerate(where, first):
                 if position >= 0 and not start <= position < stop:
                     raise _foreign(facts, *facts.place(number), stage)
-    for rank, extras in enumerate(facts.extras):
-        for step, number in extras:
-            action = numbering.action(number)
-            for part in action.parts or (action,):
-                if rank_of[part.stage] != rank:
-                    raise _foreign(facts, rank, step, part.stage)
+    for rank, others in enumerate(facts.others):
+        for step, number in others:
+            stage = numbering.action(number).stage
+            if rank_of[stage] != rank:
+                raise _foreign(facts, rank, step, stage)
 
 
 def _foreign(facts: Facts, rank: int, step: int, stage: int) -> ScheduleError:

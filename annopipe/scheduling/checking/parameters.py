@@ -16,12 +16,11 @@ __all__ = ["gradients_reduced_last", "unsharded_when_used"]
 
 def unsharded_when_used(facts: Facts) -> None:
     """Raise ScheduleError for a stage that computes while its parameters are sharded."""
-    action = facts.programs.numbering.action
-    for rank, extras in enumerate(facts.extras):
+    for rank, actions in enumerate(facts.on_parameters):
         changes: dict[int, list[int]] = defaultdict(list)
-        for step, number in extras:
-            kind, stage = action(number).kind, action(number).stage
-            if kind not in ("UNSHARD", "RESHARD"):
+        for step, action in actions:
+            kind, stage = action.kind, action.stage
+            if kind == "REDUCE_GRAD":
                 continue
             if (kind == "UNSHARD") == bool(len(changes[stage]) % 2):
                 state = "unsharded" if kind == "UNSHARD" else "sharded"
@@ -69,14 +68,12 @@ def _positions(facts: Facts, rank: int, steps: list[int]) -> list[int]:
 
 def gradients_reduced_last(facts: Facts) -> None:
     """Raise ScheduleError for a REDUCE_GRAD that is not the end of its stage's backward, or is done twice."""
-    action = facts.programs.numbering.action
-    for rank, extras in enumerate(facts.extras):
+    for rank, actions in enumerate(facts.on_parameters):
         reduced: dict[int, int] = {}
-        for step, number in extras:
-            if action(number).kind != "REDUCE_GRAD":
+        for step, action in actions:
+            if action.kind != "REDUCE_GRAD":
                 continue
-            stage = action(number).stage
-            text = facts.programs.numbering.text(number)
+            stage, text = action.stage, str(action)
             if stage in reduced:
                 raise problem(
                     facts.programs,

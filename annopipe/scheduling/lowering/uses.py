@@ -3,7 +3,7 @@
 from annopipe.errors import ScheduleError
 from annopipe.scheduling.actions import COMPUTE, Action
 from annopipe.scheduling.dependencies import parts_of
-from annopipe.scheduling.numbering import BLOCKS, Numberer, Numbering
+from annopipe.scheduling.numbering import BLOCKS, Numbering
 from annopipe.scheduling.programs import Programs
 
 __all__ = ["Uses", "refuse_kinds", "with_kind"]
@@ -33,11 +33,10 @@ class Uses:
 
 
 def with_kind(programs: Programs, kind: str) -> tuple[Numbering, list[int]]:
-    """The numbering with a parameter action for every stage, and these numbers."""
+    """The numbering with a parameter action, which no program has yet, for every stage; and these numbers."""
     old = programs.numbering
-    numberer = Numberer(old.stages, old.microbatches, old.extras)
-    numbers = [numberer.number(Action(kind, stage)) for stage in range(old.stages)]
-    return numberer.numbering(), numbers
+    added = tuple(Action(kind, stage) for stage in range(old.stages))
+    return Numbering(old.stages, old.microbatches, old.extras + added), list(range(old.size, old.size + old.stages))
 
 
 def refuse_kinds(programs: Programs, *kinds: str) -> None:

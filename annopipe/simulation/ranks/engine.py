@@ -27,8 +27,7 @@ def run(programs: RankPrograms) -> tuple[list[float], list[float]]:
     Raises ScheduleError when the programs cannot finish, and says who waits for what.
     """
     durations, first, second, link = programs.durations, programs.first, programs.second, programs.link
-    latencies, parts = programs.latencies, programs.parts
-    rest = [iter(program) for program in programs.ranks]
+    latencies, rest = programs.latencies, [iter(program) for program in programs.ranks]
     starts = [0.0] * len(durations)
     # An end below 0: not ended yet. The ranks that wait for it are a linked list, with -2 - rank for a rank and -1 for
     # its end: the head stands in place of the end, the next ones by rank in next_waiting.
@@ -72,9 +71,8 @@ def run(programs: RankPrograms) -> tuple[list[float], list[float]]:
                 starts[number] = now
                 woken = ends[number]
                 ends[number] = now = now + durations[number]
-                for part in parts.get(number, ()) if line == GROUP else ():
-                    _wake(ends[part], next_waiting, ready)
-                    starts[part], ends[part] = starts[number], now
+                if line == GROUP:
+                    _end_parts(programs, number, starts, ends, next_waiting, ready)
             if woken < -1.0:
                 _wake(woken, next_waiting, ready)
         else:
@@ -88,20 +86,37 @@ def run(programs: RankPrograms) -> tuple[list[float], list[float]]:
 
 
 def _wake(woken: float, next_waiting: Sequence[float], ready: list[int]) -> None:
+    """Let the ranks of a list go on."""
     while woken < -1.0:
         rank = int(-2.0 - woken)
         ready.append(rank)
         woken = next_waiting[rank]
 
 
+def _end_parts(
+    programs: RankPrograms,
+    number: int,
+    starts: list[float],
+    ends: list[float],
+    next_waiting: Sequence[float],
+    ready: list[int],
+) -> None:
+    """The parts of a combination end when it ends."""
+    for part in programs.parts.get(number, ()):
+        _wake(ends[part], next_waiting, ready)
+        starts[part], ends[part] = starts[number], ends[number]
+
+
 def _inputs(programs: RankPrograms, ends: Sequence[float], number: int) -> tuple[float, int]:
     """When all inputs are there; before that -1.0 and the first that is missing."""
-    latest = 0.0
-    for before in programs.inputs(number):
-        at = ends[before]
-        if at < 0.0:
-            return -1.0, before
-        latest = max(latest, at)
+    first, second, more, latest = programs.first, programs.second, programs.more, 0.0
+    for single in programs.parts.get(number, (number,)):
+        for before in (first[single], second[single], *more.get(single, ())):
+            at = ends[before]
+            if at < 0.0:
+                return -1.0, before
+            if at > latest:  # noqa: PLR1730 - max() is a call, and this runs 100,000 times
+                latest = at
     return latest, -1
 
 

@@ -1,14 +1,12 @@
 """A schedule's timeline: when every action of every rank ran, and what it comes to."""
 
-import importlib
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from os import PathLike
-from typing import Any
 
-from annopipe.simulation.ranks import critical, exposure, memory
+from annopipe.simulation.ranks import critical, exposure, html, memory, perfetto, png, text
 from annopipe.simulation.ranks.engine import run
 from annopipe.simulation.ranks.programs import RankPrograms
 from annopipe.simulation.ranks.spans import Message, RankSpan
@@ -56,8 +54,7 @@ class ScheduleTimeline(Timeline):
 
     def __str__(self) -> str:
         """A drawing that fits a terminal, with the numbers."""
-        drawing: str = _drawn_by("text").render(self)
-        return drawing
+        return text.render(self)
 
     @property
     def name(self) -> str:
@@ -233,20 +230,15 @@ class ScheduleTimeline(Timeline):
 
     def to_html(self, path: str | PathLike[str], title: str = "annopipe timeline") -> None:
         """Write one self-contained page for a browser."""
-        _drawn_by("html").write(path, {self.name: self}, title)
+        html.write(path, {self.name: self}, title)
 
     def to_png(self, path: str | PathLike[str], title: str = "annopipe timeline") -> None:
         """Write a picture; needs matplotlib.
 
         Raises AnnopipeError when matplotlib is not installed.
         """
-        _drawn_by("png").write(path, {self.name: self}, title)
+        png.write(path, {self.name: self}, title)
 
     def to_perfetto(self, path: str | PathLike[str]) -> None:
         """Write a Chrome trace (JSON) for https://ui.perfetto.dev or chrome://tracing."""
-        _drawn_by("perfetto").write(path, self)
-
-
-def _drawn_by(module: str) -> Any:
-    """A module that draws, imported when something is drawn: numbers alone should not wait for it."""
-    return importlib.import_module(f"annopipe.simulation.ranks.{module}")
+        perfetto.write(path, self)

@@ -294,3 +294,10 @@ def test_a_program_that_is_large_is_shown_around_the_place_only():
     assert len(shown) <= 13
     assert max(map(len, shown)) <= 120
     assert any("30F7" in line and line.startswith("-> rank 30") for line in shown)
+
+
+def test_what_one_receive_takes_from_a_rank_is_sent_in_the_order_of_stages():
+    where = placement.custom([0, 0, 1], [(0, 2), (1, 2)])
+    schedule(where, 1, ("1F0 0F0 0SEND_F0 1SEND_F0", "2RECV_F0 2F0")).check()
+    with pytest.raises(ScheduleError, match=r"rank 0, step 3: 0SEND_F0 comes behind 1SEND_F0, and on rank 1 2RECV_F0"):
+        schedule(where, 1, ("1F0 0F0 1SEND_F0 0SEND_F0", "2RECV_F0 2F0")).check()
