@@ -1,5 +1,6 @@
 """The command line: one file per command, imported only when that command runs, so that --help answers at once."""
 
+import os
 import sys
 from typing import Any
 
@@ -14,6 +15,7 @@ _COMMANDS = {
     "bench": ("annopipe.cli.bench", "Measure on this machine."),
     "doctor": ("annopipe.cli.doctor", "Say what this machine can run."),
     "inspect": ("annopipe.cli.inspect", "Trace a model and print its region table."),
+    "schedule": ("annopipe.cli.schedule", "Show, check, compare and explain pipeline schedules."),
 }
 
 
@@ -27,6 +29,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line; errors that a user can cause are one message and exit code 2."""
     try:
         result: Any = _annopipe.main(arguments, standalone_mode=False)
+        sys.stdout.flush()
     except click.exceptions.Abort:
         print("stopped", file=sys.stderr)
         sys.exit(130)
@@ -36,4 +39,8 @@ def main(arguments: list[str] | None = None) -> None:
     except AnnopipeError as error:
         print(f"annopipe: {error}", file=sys.stderr)
         sys.exit(2)
+    except BrokenPipeError:
+        # Who reads has seen enough, as `head`; Python would complain when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     sys.exit(result if isinstance(result, int) else 0)

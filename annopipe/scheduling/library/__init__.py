@@ -4,6 +4,7 @@
 Schedule(1f1b: 2 ranks, 2 stages, 2 microbatches; 4 F 4 B)
 """
 
+import difflib
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,7 +62,9 @@ def entry(name: str) -> Entry:
     """
     found = _NAMES.get(name.lower()) if isinstance(name, str) else None
     if found is None:
-        raise ScheduleError(f"there is no schedule {name!r}; the library has {', '.join(_ORDER)}")
+        near = difflib.get_close_matches(str(name).lower(), _NAMES, n=3)
+        meant = f"did you mean {' or '.join(dict.fromkeys(_NAMES[n] for n in near))}? " if near else ""
+        raise ScheduleError(f"there is no schedule {name!r}; {meant}the library has {', '.join(_ORDER)}")
     return _ENTRIES[found]
 
 
