@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from annopipe.ordering.planning import overlap
     from annopipe.ordering.problem import OverlapProblem
     from annopipe.ordering.registry import policies, policy
+    from annopipe.pipeline.pipeline import Pipeline
     from annopipe.scheduling import placement
     from annopipe.scheduling.action_costs import ActionCosts
     from annopipe.scheduling.actions import Action
@@ -54,6 +55,7 @@ _EXPORTS = {
     "RewriteError": "annopipe.errors",
     "ScheduleError": "annopipe.errors",
     "ScheduleSpec": "annopipe.scheduling.spec",
+    "Pipeline": "annopipe.pipeline.pipeline",
     "Placement": "annopipe.scheduling.placement",
     "Operation": "annopipe.scheduling.operations",
     "Decision": "annopipe.scheduling.generation.explaining",
@@ -110,6 +112,7 @@ __all__ = [
     "OrderError",
     "OverlapPlan",
     "OverlapProblem",
+    "Pipeline",
     "PipelineError",
     "Placement",
     "Port",

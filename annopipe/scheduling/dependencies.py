@@ -23,18 +23,17 @@ has to know. A loop over actions is then
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from annopipe.scheduling.actions import COMPUTE
 from annopipe.scheduling.numbering import Numbering
 from annopipe.scheduling.placement import Placement
 
-__all__ = ["SEVERAL", "Dependencies", "dependencies", "parts_of", "waits"]
+__all__ = ["SEVERAL", "Dependencies", "dependencies", "waits"]
 
 SEVERAL = -2
 
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """For each action number what it waits for; -1 is nothing, and extras wait for nothing (see `parts_of`).
+    """For each action number what it waits for; -1 is nothing, and extras wait for nothing (see `Numbering.parts`).
 
     Attributes:
         own: what the same stage did before.
@@ -92,24 +91,6 @@ def dependencies(placement: Placement, numbering: Numbering, *, messages: bool =
         fill(own, "SEND_B", stage, backward)
         fill(ends, "I", stage, backward)
     return Dependencies(own, across, further, ends)
-
-
-def parts_of(numbering: Numbering) -> dict[int, tuple[int, ...]]:
-    """For each extra the numbers of the F, B, I and W that it stands for; none for parameters and operations.
-
-    A combination stands for its parts, and what runs as nano-batches for the same action as a whole.
-
-    >>> from annopipe.scheduling.actions import Action
-    >>> parts_of(Numbering(1, 2, (Action.parse("(0F1;0B0)OVERLAP_F_B"), Action.parse("0F0/2"), Action("UNSHARD", 0))))
-    {16: (1, 2), 17: (0,), 18: ()}
-    """
-    m = numbering.microbatches
-    first = {kind: numbering.first(kind) for kind in COMPUTE}
-    found: dict[int, tuple[int, ...]] = {}
-    for number, action in enumerate(numbering.extras, numbering.base):
-        parts = action.parts or ((action,) if action.kind in first else ())
-        found[number] = tuple([first[part.kind] + part.stage * m + (part.microbatch or 0) for part in parts])
-    return found
 
 
 def waits(

@@ -10,7 +10,6 @@ from functools import cached_property
 
 from annopipe.scheduling.action_costs import ActionCosts
 from annopipe.scheduling.actions import COMPUTE, Action
-from annopipe.scheduling.dependencies import parts_of
 from annopipe.scheduling.operations import Operation
 from annopipe.scheduling.programs import Programs
 from annopipe.simulation.ranks.programs import COMPUTATION, GROUP
@@ -37,7 +36,7 @@ class Tables:
         self.at_start, self.at_end = [0.0] * size, [0.0] * size
         self.lines: dict[tuple[int, int, str], int] = {}
         self.more: dict[int, tuple[int, ...]] = {}
-        self.parts = {number: parts for number, parts in parts_of(programs.numbering).items() if parts}
+        self.parts = {number: parts for number, parts in programs.numbering.parts.items() if parts}
         self.copied: list[int] = []
         self._taken: set[range] = set()  # the numbers of sending actions that have a message
         self._copies: dict[int, tuple[int, ...]] = {}

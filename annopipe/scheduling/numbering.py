@@ -58,6 +58,24 @@ class Numbering:
     def _numbers(self) -> dict[Action, int]:
         return {action: self.base + index for index, action in enumerate(self.extras)}
 
+    @cached_property
+    def parts(self) -> dict[int, tuple[int, ...]]:
+        """For each extra the numbers of the F, B, I and W that it stands for; none for parameters and operations.
+
+        A combination stands for its parts, and what runs as nano-batches for the same action as a whole.
+
+        >>> found = Numbering(1, 2, (Action.parse("(0F1;0B0)OVERLAP_F_B"), Action.parse("0F0/2"), Action("UNSHARD", 0)))
+        >>> found.parts
+        {16: (1, 2), 17: (0,), 18: ()}
+        """
+        m = self.microbatches
+        first = {kind: self.first(kind) for kind in COMPUTE}
+        found: dict[int, tuple[int, ...]] = {}
+        for number, action in enumerate(self.extras, self.base):
+            parts = action.parts or ((action,) if action.kind in first else ())
+            found[number] = tuple([first[part.kind] + part.stage * m + (part.microbatch or 0) for part in parts])
+        return found
+
     def number(self, action: Action) -> int:
         """The number of an action; KeyError for an extra that is not here.
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from annopipe.errors import ScheduleError
 from annopipe.scheduling.checking.facts import Facts
 from annopipe.scheduling.checking.problem import problem
-from annopipe.scheduling.dependencies import parts_of
 from annopipe.scheduling.programs import Programs
 
 __all__ = ["deadlock_error", "no_deadlock"]
@@ -142,7 +141,7 @@ def _places(programs: Programs, wanted: set[int]) -> dict[int, tuple[int, int]]:
     """Rank and step of the actions that end some numbers; I ends the number of its B."""
     numbering = programs.numbering
     block, split = numbering.block, numbering.first("I")
-    parts = parts_of(numbering)
+    parts = numbering.parts
     found: dict[int, tuple[int, int]] = {}
     for rank, program in enumerate(programs.ranks):
         for step, number in enumerate(program):

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from annopipe.scheduling.actions import PARAMETERS, Action
-from annopipe.scheduling.dependencies import parts_of
 from annopipe.scheduling.programs import Programs
 
 __all__ = ["Facts"]
@@ -19,7 +18,7 @@ class Facts:
 
     The programs are looked at one behind the other: rank 0's, then rank 1's. A position is an index into this row, so
     that it says which rank it is on, and of two on one rank which comes first. An action that stands for others (see
-    `parts_of`) is followed by them.
+    `Numbering.parts`) is followed by them.
 
     Attributes:
         programs: what is checked.
@@ -38,7 +37,7 @@ class Facts:
     @classmethod
     def of(cls, programs: Programs) -> "Facts":
         """Look at programs."""
-        parts = parts_of(programs.numbering)
+        parts = programs.numbering.parts
         flat = programs.ranks if not any(parts.values()) else tuple(_flat(program, parts) for program in programs.ranks)
         where, starts = [-1] * programs.numbering.size, [0]
         for numbers in flat:

@@ -20,7 +20,7 @@ from collections import Counter
 from annopipe.errors import ScheduleError
 from annopipe.scheduling.actions import PARAMETERS
 from annopipe.scheduling.checking.deadlock import deadlock_error
-from annopipe.scheduling.dependencies import SEVERAL, dependencies, parts_of, waits
+from annopipe.scheduling.dependencies import SEVERAL, dependencies, waits
 from annopipe.scheduling.numbering import BLOCKS, Numbering
 from annopipe.scheduling.programs import Programs
 from annopipe.scheduling.routes import Route, routes
@@ -110,7 +110,7 @@ class _Posts:
 def _ticks(programs: Programs, posts: _Posts) -> dict[int, tuple[int, int]]:
     """Run the programs; the step of each rank that cannot go on, and what it waits for."""
     numbering, m, block = programs.numbering, programs.microbatches, programs.numbering.block
-    parts, silent = parts_of(numbering), _parameter_actions(numbering)
+    parts, silent = numbering.parts, _parameter_actions(numbering)
     tables = dependencies(programs.placement, numbering)
     ends, (needs, several) = tables.ends, waits(tables, parts, m)
     # done[-1]: nothing to wait for; done[SEVERAL]: look it up.

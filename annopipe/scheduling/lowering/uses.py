@@ -2,7 +2,6 @@
 
 from annopipe.errors import ScheduleError
 from annopipe.scheduling.actions import COMPUTE, Action
-from annopipe.scheduling.dependencies import parts_of
 from annopipe.scheduling.numbering import BLOCKS, Numbering
 from annopipe.scheduling.programs import Programs
 
@@ -24,7 +23,7 @@ class Uses:
         self._rows = [(stage,) if kind in kinds else () for kind in BLOCKS for stage in range(numbering.stages)]
         self._extras = {
             number: tuple(stage for part in parts for stage in self._rows[part // self._microbatches])
-            for number, parts in parts_of(numbering).items()
+            for number, parts in numbering.parts.items()
         }
 
     def __call__(self, number: int) -> tuple[int, ...]:

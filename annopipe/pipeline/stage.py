@@ -1,0 +1,155 @@
+"""One stage on the rank that holds it: its module, its graphs, and what its microbatches have left there."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from annopipe.errors import PipelineError
+from annopipe.graphs.stage_graph import StageGraph
+from annopipe.graphs.stage_graphs import StageGraphs
+from annopipe.pipeline.graph_call import GraphCall
+
+__all__ = ["LocalStage"]
+
+Values = dict[str, Any]
+
+
+class LocalStage:
+    """A stage that this rank holds.
+
+    Attributes:
+        index: its number.
+        module, graphs: what it is and what it was traced into.
+        inputs: input port of each tensor that the stage before hands over, or of each argument's tensor.
+        input_gradients: for each of these, the port of its gradient; None where there is none.
+        losses: by microbatch, on the last stage.
+    """
+
+    def __init__(self, index: int, module: nn.Module, graphs: StageGraphs) -> None:
+        self.index, self.module, self.graphs = index, module, graphs
+        self.inputs = [f"input.{path}" for path in graphs.arguments.paths]
+        gradients = (
+            {port.source: port.name for port in graphs.backward.outputs if port.role == "input_grad"}
+            if graphs.backward
+            else {}
+        )
+        self.input_gradients = [gradients.get(path) for path in graphs.arguments.paths]
+        self.losses: dict[int, torch.Tensor] = {}
+        self._kept: dict[int, Values] = {}
+        self._bound: Values = {}
+        self._parameters: dict[str, nn.Parameter] = {}
+        self._for_backward = _taken_by(graphs.backward)
+        self._for_weight = _taken_by(graphs.backward_weight)
+        self._gradients = (
+            [(p.name, p.source) for p in graphs.backward.outputs if p.role == "param_grad"] if graphs.backward else []
+        )
+        self._tangents = [port for port in graphs.backward.inputs if port.role == "tangent"] if graphs.backward else []
+        self._calls: dict[str, GraphCall] = {}
+
+    @property
+    def has_backward(self) -> bool:
+        """Whether anything in or before the stage is differentiated."""
+        return self.graphs.backward is not None
+
+    @property
+    def in_flight(self) -> int:
+        """How many microbatches have left values here."""
+        return len(self._kept)
+
+    def begin_step(self) -> None:
+        """Bind the module's parameters and buffers.
+
+        Raises CaptureError when the module is not as it was traced.
+        """
+        self._bound = self.graphs.bind(self.module)
+        self._parameters = dict(self.module.named_parameters(remove_duplicate=False))
+        self._kept.clear()
+        self.losses.clear()
+
+    def graph(self, kind: str) -> StageGraph | None:
+        """The graph of F, B, I or W."""
+        graphs = self.graphs
+        return {"F": graphs.forward, "B": graphs.backward, "I": graphs.backward_input, "W": graphs.backward_weight}[
+            kind
+        ]
+
+    def gradient_port(self, index: int) -> str:
+        """The port of the gradient of one of the inputs."""
+        found = self.input_gradients[index]
+        if found is None:
+            raise PipelineError(f"stage {self.index} has no gradient of {self.inputs[index]}; a mistake in annopipe")
+        return found
+
+    def call(self, kind: str, microbatch: int) -> Values:
+        """Run the graph of one action on what is there for it."""
+        found = self._calls.get(kind)
+        if found is None:
+            graph = self.graph(kind)
+            if graph is None:
+                raise PipelineError(f"stage {self.index} has no backward; this is a mistake in annopipe")
+            found = self._calls[kind] = GraphCall(graph)
+        return found(self.values(microbatch))[0]
+
+    def start_forward(self, microbatch: int, inputs: Mapping[str, Any]) -> None:
+        """Take the inputs of a microbatch."""
+        self._kept[microbatch] = {**self._bound, **inputs}
+
+    def start_backward(self, microbatch: int, gradients: Mapping[str, torch.Tensor], loss_scale: float) -> None:
+        """Take the gradients of a microbatch's outputs; an output whose gradient nobody has gets zeros."""
+        values = self._kept[microbatch]
+        for port in self._tangents:
+            if port.source == "loss":
+                values[port.name] = torch.full((), loss_scale, dtype=port.dtype, device=port.device)
+            else:
+                found = gradients.get(port.source)
+                values[port.name] = (
+                    torch.zeros([int(e) for e in port.shape], dtype=port.dtype, device=port.device)
+                    if found is None
+                    else found
+                )
+
+    def values(self, microbatch: int) -> Values:
+        """What is there for a microbatch, by port name."""
+        return self._kept[microbatch]
+
+    def finish(self, kind: str, microbatch: int, result: Values) -> None:
+        """Keep of a result what later graphs take, and add up gradients."""
+        if kind == "F":
+            self._finish_forward(microbatch, result)
+            return
+        self._accumulate(result)
+        values = self._kept[microbatch]
+        if kind == "I":
+            for name in [name for name in values if name not in self._for_weight]:
+                del values[name]
+            values.update({name: value for name, value in result.items() if name in self._for_weight})
+        else:
+            del self._kept[microbatch]
+
+    def _finish_forward(self, microbatch: int, result: Values) -> None:
+        values = self._kept[microbatch]
+        self.graphs.write_buffers(self.module, result)
+        if "loss" in result:
+            self.losses[microbatch] = result["loss"]
+        takes = self._for_backward
+        self._kept[microbatch] = {
+            name: value for source in (values, result) for name, value in source.items() if name in takes
+        }
+
+    def _accumulate(self, result: Values) -> None:
+        for name, source in self._gradients:
+            gradient = result.get(name)
+            if gradient is None:
+                continue
+            parameter = self._parameters[source]
+            if parameter.grad is None:
+                # A copy: the graph may have handed the same memory to the weight half, which still needs it.
+                parameter.grad = gradient.detach().clone()
+            else:
+                parameter.grad.add_(gradient)
+
+
+def _taken_by(graph: StageGraph | None) -> frozenset[str]:
+    return frozenset(port.name for port in graph.inputs) if graph is not None else frozenset()
