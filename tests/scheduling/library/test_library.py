@@ -59,7 +59,7 @@ def test_towers_are_given_as_ranks_of_each():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"name": "1f2b"}, "there is no schedule '1f2b'; the library has naive, gpipe, 1f1b"),
+        ({"name": "1f2b"}, "there is no schedule '1f2b'; did you mean 1f1b? the library has naive, gpipe, 1f1b"),
         ({"name": None}, "there is no schedule None"),
         ({"ranks": 0}, "1f1b: ranks=0: give a whole number, 1 or more"),
         ({"microbatches": True}, "1f1b: microbatches=True: give a whole number"),
