@@ -1,6 +1,5 @@
 """The command line: one file per command, imported only when that command runs, so that --help answers at once."""
 
-import os
 import sys
 from typing import Any
 
@@ -29,7 +28,6 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line; errors that a user can cause are one message and exit code 2."""
     try:
         result: Any = _annopipe.main(arguments, standalone_mode=False)
-        sys.stdout.flush()
     except click.exceptions.Abort:
         print("stopped", file=sys.stderr)
         sys.exit(130)
@@ -39,8 +37,4 @@ def main(arguments: list[str] | None = None) -> None:
     except AnnopipeError as error:
         print(f"annopipe: {error}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:
-        # Who reads has seen enough, as `head`; Python would complain when it flushes at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
     sys.exit(result if isinstance(result, int) else 0)

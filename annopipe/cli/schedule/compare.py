@@ -92,16 +92,19 @@ def _json(found: Compared, given: dict[str, Any]) -> str:
 
 def _text(found: Compared, costs: str) -> str:
     width = width_of_terminal()
-    counts = {(line.ranks, found.microbatches[name]) for name, line in found.timelines.items()}
-    head = ", ".join(f"{ranks} ranks and {m} microbatches" for ranks, m in sorted(counts))
-    lines = [head, *textwrap.wrap(f"costs: {costs}", width), "", *_table(found, width)]
-    if len({microbatches for _, microbatches in counts}) > 1:
-        lines += ["", *textwrap.wrap("Not of one amount of work: the numbers of microbatches differ.", width)]
+    lines = [_counts(found), *textwrap.wrap(f"costs: {costs}", width), "", *_table(found, width)]
+    if len(set(found.microbatches.values())) > 1:
+        lines += ["", "Not one amount of work: the numbers of microbatches differ."]
     if found.left_out:
         lines += ["", "left out:"]
         for name, reason in found.left_out.items():
             lines += textwrap.wrap(f"{name}: {reason}", width, initial_indent="  ", subsequent_indent="    ")
     return "\n".join(lines)
+
+
+def _counts(found: Compared) -> str:
+    counts = {(timeline.ranks, found.microbatches[name]) for name, timeline in found.timelines.items()}
+    return ", ".join(f"{ranks} ranks and {microbatches} microbatches" for ranks, microbatches in sorted(counts))
 
 
 def _table(found: Compared, width: int) -> list[str]:
@@ -129,7 +132,7 @@ def _draw(found: Compared, png: str | None, html: str | None) -> None:
     from annopipe.simulation.ranks import html as pages
     from annopipe.simulation.ranks import png as pictures
 
-    title = f"{len(found.timelines)} schedules"
+    title = f"{len(found.timelines)} schedules: {_counts(found)}"
     for path, write in ((png, pictures.write), (html, pages.write)):
         if path:
             with doing(f"drawing {path}"):

@@ -1,6 +1,6 @@
 """The schedules that one comparison is about: built, checked, simulated at the costs of one model, or left out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -49,7 +49,6 @@ def compared(subjects: Sequence[str], counts: Counts, costs: "ActionCosts", *, p
         click.UsageError: there is no such file, or an option that no schedule takes.
     """
     from annopipe.scheduling.library import entry
-    from annopipe.scheduling.shares import shared_out
 
     subjects = subjects or [name for name in ap.schedules() if name not in _NOT_BY_DEFAULT]
     # Names first: one that is not there is a slip of the pen, not a schedule to leave out.
@@ -57,20 +56,17 @@ def compared(subjects: Sequence[str], counts: Counts, costs: "ActionCosts", *, p
     of_files = replace(counts, microbatches=None) if counts.placement else Counts()
     files = {name: load(name, of_files) for name in names if is_file(name)}
     counts = _completed(counts, list(files.values()))
-    takes = {name: dict(entry(name).options) for name in names if name not in files}
+    takes = {name: {option for option, _ in entry(name).options} for name in names if name not in files}
     for option in counts.options:
         if not counts.placement and not any(option in options for options in takes.values()):
             raise click.UsageError(f"--{option}: none of these schedules has that choice")
     found = Compared({}, {}, {})
     for name in names:
-        build = _checked(files[name]) if name in files else _built(name, counts, takes[name])
-        try:
-            with doing(f"simulating {name}"):
-                schedule = build()
-                timeline = ap.simulate(schedule, costs if per_stage else shared_out(costs, schedule.placement))
-                timeline.peak_memory  # noqa: B018 - computed while the user is told what is going on
-        except (ap.ScheduleError, ap.CostError) as error:
-            found.left_out[name] = str(error).splitlines()[0].removeprefix(f"{name}: ")
+        with doing(f"simulating {name}"):
+            schedule = _schedule(name, files.get(name), counts, takes.get(name, ()))
+            timeline = schedule if isinstance(schedule, str) else _timeline(schedule, costs, per_stage=per_stage)
+        if isinstance(schedule, str) or isinstance(timeline, str):
+            found.left_out[name] = str(timeline)
         else:
             found.timelines[name], found.microbatches[name] = timeline, schedule.microbatches
     if not found.timelines:
@@ -89,15 +85,25 @@ def _completed(counts: Counts, files: Sequence["Schedule"]) -> Counts:
     return replace(counts, ranks=counts.ranks or ranks, microbatches=counts.microbatches or microbatches)
 
 
-def _built(name: str, counts: Counts, takes: dict[str, object]) -> Callable[[], "Schedule"]:
-    others = {option: None for option in counts.options if option not in takes}
-    own = replace(counts, placement=None, **others)
-    return lambda: load(name, own)
+def _schedule(name: str, file: "Schedule | None", counts: Counts, takes: Collection[str]) -> "Schedule | str":
+    """The file's schedule or the named one, with the options that it takes; or why there is none to simulate."""
+    try:
+        if file is not None:
+            file.check()
+            return file
+        others = {option: None for option in counts.options if option not in takes}
+        return load(name, replace(counts, placement=None, **others))
+    except ap.ScheduleError as error:
+        return str(error).splitlines()[0].removeprefix(f"{name}: ")
 
 
-def _checked(schedule: "Schedule") -> Callable[[], "Schedule"]:
-    def check() -> "Schedule":
-        schedule.check()
-        return schedule
+def _timeline(schedule: "Schedule", costs: "ActionCosts", *, per_stage: bool) -> "ScheduleTimeline | str":
+    """The timeline, or why there is none: costs that do not fit the schedule's stages."""
+    from annopipe.scheduling.shares import shared_out
 
-    return check
+    try:
+        timeline = ap.simulate(schedule, costs if per_stage else shared_out(costs, schedule.placement))
+    except ap.CostError as error:
+        return str(error)
+    timeline.peak_memory  # noqa: B018 - computed while the user is told what is going on
+    return timeline

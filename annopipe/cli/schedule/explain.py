@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_SHOWN = 5  # of what is ready, as many of each kind are printed
+_SHOWN = 3  # of what is ready, as many of each kind are printed
 _EXAMPLES = """\b
 Examples:
   annopipe schedule explain 1f1b --rank 1 --step 3

@@ -73,7 +73,7 @@ def schedule_spec(
 ) -> ScheduleSpec:
     """The specification of a named schedule, to print, vary and build.
 
-    `costs` are what its rules assume (schedules in phases assume nothing); None is F = I = W. Its limit of memory is
+    `costs` are what its rules assume (schedules in phases and chimera have one order); None is F = I = W. Its limit of memory is
     that of the same microbatches: with other activations than 1 a stage it is in their unit.
 
     Raises ScheduleError for an unknown name or option, and for counts that the schedule has no meaning for.
@@ -90,7 +90,10 @@ def schedule_spec(
     if unknown:
         raise ScheduleError(f"{found.name} has no option {unknown[0]!r}; its options are: {', '.join(known) or 'none'}")
     spec = found.spec(ranks, microbatches, **{**known, **options}).varied(name=found.name)
-    return spec if costs is None else spec.varied(costs=costs, memory=_in_unit_of(costs, spec))
+    # A specification that has costs of its own is of a published order, which is that of these costs.
+    if costs is None or spec.costs != ActionCosts():
+        return spec
+    return spec.varied(costs=costs, memory=_in_unit_of(costs, spec))
 
 
 def schedule(name: str, ranks: int, microbatches: int, *, costs: ActionCosts | None = None, **options: Any) -> Schedule:

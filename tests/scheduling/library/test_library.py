@@ -109,6 +109,13 @@ def test_costs_change_what_schedules_by_rules_do():
     assert phases == ap.schedule("zb-h1", ranks=4, microbatches=8, costs=ap.costs.table(F=1, I=3, W=0.5))
 
 
+@pytest.mark.parametrize(("ranks", "microbatches"), [(2, 4), (4, 8), (8, 24)])
+def test_chimera_has_its_published_order_whatever_the_costs(ranks, microbatches):
+    slow = ap.costs.table(F=2, latency=0.5)
+    plain = ap.schedule("chimera", ranks=ranks, microbatches=microbatches)
+    assert ap.schedule("chimera", ranks=ranks, microbatches=microbatches, costs=slow) == plain
+
+
 @pytest.mark.parametrize("name", ["zb-h2", "interleaved-zb", "v-half", "v-min"])
 def test_limits_of_memory_are_in_the_unit_of_the_costs(name):
     plain = ap.schedule(name, ranks=4, microbatches=12)
