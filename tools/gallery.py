@@ -4,6 +4,7 @@ from pathlib import Path
 
 import annopipe as ap
 from annopipe.scheduling.library import Entry, entry
+from annopipe.scheduling.shares import shared_out
 from annopipe.scheduling.spec import ScheduleSpec
 from annopipe.simulation import ScheduleTimeline
 from tools.pictures import save_picture
@@ -49,8 +50,7 @@ def picture_name(name: str) -> str:
 
 def simulated(name: str) -> ScheduleTimeline:
     """A named schedule with the same work on every rank, however many stages that has."""
-    share = 1.0 / _chunks(_spec(name))
-    costs = ap.costs.table(F=share, I=share, W=share, activation=share)
+    costs = shared_out(ap.costs.table(), _spec(name).placement)
     return ap.schedule(name, ranks=RANKS, microbatches=MICROBATCHES, costs=costs).simulated(costs)
 
 

@@ -73,8 +73,8 @@ def schedule_spec(
 ) -> ScheduleSpec:
     """The specification of a named schedule, to print, vary and build.
 
-    `costs` are what its rules assume (schedules in phases and chimera have one order); None is F = I = W. Its limit of memory is
-    that of the same microbatches: with other activations than 1 a stage it is in their unit.
+    `costs` are what its rules assume (schedules in phases and chimera have one order); None is F = I = W. Its limit of
+    memory is that of the same microbatches: with other activations than 1 a stage it is in their unit.
 
     Raises ScheduleError for an unknown name or option, and for counts that the schedule has no meaning for.
 
