@@ -106,8 +106,8 @@ def insert_operations(
     for operation in operations:
         if operation.name not in kinds:
             raise ScheduleError(
-                f"operation {operation.name!r} {_where(operation)}, and the schedule has none on its stages; drop it, or "
-                "let it belong to another action"
+                f"operation {operation.name!r} {_where(operation)}, and the schedule has none on its stages; drop it, "
+                "or let it belong to another action"
             )
     return found, inserted
 

@@ -1,6 +1,7 @@
 """How much a rank may hold at once, and how much of that must stay free so that what is begun can be finished."""
 
 from annopipe.scheduling.generation.rules import Rules
+from annopipe.scheduling.placement import Placement
 
 __all__ = ["RankLimits"]
 
@@ -35,6 +36,9 @@ class RankLimits:
         self._of_stage = dict.fromkeys(stages, 0)
         # With one chunk a microbatch that has begun needs no further room.
         self._begun = _Begun(rules, stages) if len(stages) > 1 and of_rank and not self.unlimited else None
+        # Whether the limits treat all microbatches that wait for one stage alike: those of a chain have the same
+        # forwards behind them.
+        self.are_alike = self._begun is None or _are_chains(rules.placement)
 
     def allows(self, stage: int, microbatch: int, freed: Pair | None = None) -> bool:
         """Whether a forward may start; `freed` is the B or I that runs in the same combination.
@@ -165,6 +169,12 @@ class _Begun:
         """How many forwards some stages are, and the memory that they take."""
         found = [self._activation[stage] for stage in self._stages if bits & self._bit[stage]]
         return len(found), sum(found)
+
+
+def _are_chains(placement: Placement) -> bool:
+    """Whether every copy of the model is one chain of stages."""
+    near = (*placement.predecessors, *placement.successors)
+    return max(map(len, near)) <= 1 and len(placement.edges) == placement.stages - placement.copies
 
 
 def _move(alike: dict[_State, int], before: _State, after: _State) -> None:

@@ -26,8 +26,8 @@ def phased_rank(spec: SpecFields, rank: int) -> list[tuple[Action, Phase]]:
     wanted = max(spec.microbatches, compiled(spec.layout_for, LAYOUT_NAMES)(values))
     if wanted * placement.stages > MOST_PAIRS:
         raise ScheduleError(
-            f"layout_for={spec.layout_for!r} is {wanted}: on {placement.stages} stages these are more than {MOST_PAIRS} "
-            "forwards; give fewer"
+            f"layout_for={spec.layout_for!r} is {wanted}: on {placement.stages} stages these are more than "
+            f"{MOST_PAIRS} forwards; give fewer"
         )
     values["m"] = wanted
     forwards, backwards = (traversal_order(placement, wanted, rank, text) for text in traversals(spec))
