@@ -21,7 +21,7 @@ _ROUNDING = 1e-9
 def fits_in_memory(facts: Facts, memory: float, costs: ActionCosts, operations: Sequence[Operation] = ()) -> None:
     """Raise ScheduleError where a rank keeps more than `memory`, in the unit of `costs.activation`."""
     programs, numbering = facts.programs, facts.programs.numbering
-    stages, m, base = programs.placement.stages, programs.microbatches, numbering.base
+    stages, m = programs.placement.stages, programs.microbatches
     sizes = [costs.activation_of(stage) for stage in range(stages)]
     # What the backward finds: operations have changed it.
     left = [
@@ -43,11 +43,12 @@ def fits_in_memory(facts: Facts, memory: float, costs: ActionCosts, operations: 
             if number < computed:
                 kept += change[number // m]
                 released = 0.0
-            elif number in facts.parts:
+            elif facts.parts.get(number):
                 changes = [change[part // m] for part in facts.parts[number]]
                 kept += sum(size for size in changes if size > 0.0)
                 released = sum(size for size in changes if size < 0.0)
-            elif number >= base and (action := numbering.action(number)).kind in shares:
+            elif numbering.kind(number) in shares:
+                action = numbering.action(number)
                 kept += shares[action.kind] * sizes[action.stage]
                 released = 0.0
             else:

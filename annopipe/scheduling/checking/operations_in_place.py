@@ -36,8 +36,8 @@ def operations_in_place(facts: Facts, operations: Sequence[Operation]) -> None:
         raise problem(
             facts.programs,
             *found[0],
-            f"{action} is not what operation {action.kind!r} is declared as: it is for other stages, or differs in having "
-            "a microbatch",
+            f"{action} is not what operation {action.kind!r} is declared as: it is for other stages, or differs in "
+            "having a microbatch",
             "drop it, or declare it",
         )
 

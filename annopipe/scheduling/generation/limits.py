@@ -106,14 +106,15 @@ class _Begun:
         self._all = [0] * rules.placement.copies
         for stage in stages:
             self._all[self._copy[stage]] |= self._bit[stage]
-        # Enough for whatever has begun.
-        self._most = max(self._amount(bits) for bits in self._all)
+        self._amounts: dict[int, tuple[int, float]] = {}
+        # What has begun needs one forward less than all.
+        self._enough = max(self._amount(bits & ~bit) for bits in self._all for bit in self._bit.values() if bits & bit)
         self._states: dict[Pair, _State] = {}
         self._alike: dict[_State, int] = {}
 
     def can_all_finish(self, forward: Pair, freed: Pair | None, count: float, memory: float) -> bool:
         """Whether there is room when the forward has started and `freed` has ended, as much as is given."""
-        if count >= self._most[0] - 1 and memory >= self._most[1]:
+        if _fits(self._enough, count, memory):
             return True
         alike = self._alike.copy()
         before = self._state(forward)
@@ -123,7 +124,7 @@ class _Begun:
             _move(alike, before, self._ended(before, freed[0]))
         left = [(self._needed(state), self._held(state), number) for state, number in alike.items()]
         left.sort(reverse=True)
-        while left:
+        while left and not _fits(self._enough, count, memory):
             # The one that needs the least comes first; where memory says otherwise, any that fits.
             place = next((i for i in reversed(range(len(left))) if _fits(left[i][0], count, memory)), -1)
             if place < 0:
@@ -167,8 +168,10 @@ class _Begun:
 
     def _amount(self, bits: int) -> tuple[int, float]:
         """How many forwards some stages are, and the memory that they take."""
-        found = [self._activation[stage] for stage in self._stages if bits & self._bit[stage]]
-        return len(found), sum(found)
+        if bits not in self._amounts:
+            found = [self._activation[stage] for stage in self._stages if bits & self._bit[stage]]
+            self._amounts[bits] = len(found), sum(found)
+        return self._amounts[bits]
 
 
 def _are_chains(placement: Placement) -> bool:
