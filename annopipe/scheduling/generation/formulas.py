@@ -23,7 +23,7 @@ __all__ = ["NAMES", "Formula", "compiled", "compiled_keys"]
 
 NAMES = ("p", "r", "m", "v", "s", "c", "k")
 _Evaluate = Callable[[Mapping[str, int]], int]
-_LONGEST = 400  # characters; a slip, and what Python's own parser would nest too deep
+_LONGEST = 200  # characters; more is a slip, and could be nested deeper than Python goes
 
 _OPERATORS: dict[type, Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -80,7 +80,10 @@ def compiled_keys(text: str, names: tuple[str, ...] = NAMES) -> tuple[Formula, .
 
 def _formula(tree: ast.expr, text: str, names: tuple[str, ...]) -> Formula:
     used = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name)) & frozenset(names)
-    return Formula(ast.unparse(tree), used, _node(tree, text, names))
+    try:
+        return Formula(ast.unparse(tree), used, _node(tree, text, names))
+    except RecursionError as error:
+        raise ScheduleError(f"{text!r} is not a formula: it is nested too deep") from error
 
 
 def _parsed(text: str) -> ast.expr:

@@ -160,7 +160,7 @@ def _phase(text: str, line: str) -> Phase:
             f"{text.strip()!r} in {line!r} is not a phase; write a count, a colon and tokens: 'p - r: F B'"
         )
     try:
-        return Phase(text.strip(), None if times.strip() == "*" else compiled(times, _COUNTED), steps)
+        return Phase(text.strip(), None if times.strip() == "*" else compiled(times.strip(), _COUNTED), steps)
     except ScheduleError as error:
         raise ScheduleError(f"the count of {text.strip()!r} in {line!r}: {error}") from None
 

@@ -51,7 +51,7 @@ def test_tokens_take_the_next_of_their_chunk_or_of_any():
 
 def test_weights_follow_in_the_order_of_their_inputs():
     assert laid_out("* : F", "1 : B I0 I1 W1 W", "* : I B", "* : W").split()[6:] == (
-        "5B0 0I0 5I1 5W1 0W0 0I1 5B2 0I2 0W1 0W2".split()
+        ["5B0", "0I0", "5I1", "5W1", "0W0", "0I1", "5B2", "0I2", "0W1", "0W2"]
     )
 
 
