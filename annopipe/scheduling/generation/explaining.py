@@ -70,7 +70,7 @@ def explain_phases(spec: SpecFields, rank: int, step: int) -> Decision:
     first = next(index for index, (_, other) in enumerate(steps) if other is phase)
     last = len(steps) - 1 - next(index for index, (_, other) in enumerate(reversed(steps)) if other is phase)
     why = (
-        f"the order is written in phases: this is step {step - first} of {last - first + 1} of the phase '{phase.text}'"
+        f"the order is written in phases: this is step {step - first + 1} of {last - first + 1} of the phase '{phase.text}'"
     )
     return Decision(rank, step, None, str(action), why)
 

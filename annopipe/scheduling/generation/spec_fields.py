@@ -64,7 +64,7 @@ class SpecFields:
 
 
 def _without_lists(value: object) -> object:
-    return tuple(map(_without_lists, value)) if isinstance(value, list) else value
+    return tuple(map(_without_lists, value)) if isinstance(value, list | tuple) else value
 
 
 def _problems(spec: SpecFields) -> Iterator[str]:

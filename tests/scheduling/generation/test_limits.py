@@ -130,14 +130,10 @@ def test_a_chain_never_stops_under_limits_that_one_microbatch_passes(fields):
     ScheduleSpec(**fields).build().check()
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-@pytest.mark.parametrize("in_flight", [2, 3, 4, 6])
-def test_two_copies_finish_or_say_at_which_limit_they_stop(ranks, in_flight):
+@pytest.mark.parametrize(("ranks", "in_flight"), [(2, 2), (3, 3), (3, 4)])
+def test_two_copies_that_hold_each_other_up_say_at_which_limit(ranks, in_flight):
     spec = ScheduleSpec(two_waves(ranks), 6, in_flight=in_flight)
-    if ranks > 1 and in_flight < 4:
-        with pytest.raises(
-            ScheduleError, match=rf"rank 0 stops at step \d+: \S+ is ready and over the limit: \d of {in_flight}"
-        ):
-            spec.build()
-    else:
-        spec.build().check()
+    stop = rf"rank 0 stops at step \d+: \S+ is ready and over the limit: \d of {in_flight} in flight"
+    with pytest.raises(ScheduleError, match=stop):
+        spec.build()
+    spec.varied(in_flight=4 * ranks).build().check()
