@@ -38,10 +38,8 @@ def test_a_field_that_differs_is_compared_and_shown(name):
     assert varied != BASE
     assert varied == BASE.varied(**{name: CHANGES[name]})
     assert hash(varied) == hash(BASE.varied(**{name: CHANGES[name]}))
-    shown = repr(varied)
-    assert repr(CHANGES[name]) in shown
-    others = [other for other in CHANGES if other not in (name, "placement", "microbatches")]
-    assert not [other for other in others if f"{other}=" in shown.replace(repr(CHANGES[name]), "")]
+    given = "" if name in ("placement", "microbatches") else f", {name}={CHANGES[name]!r}"
+    assert repr(varied) == f"ScheduleSpec({varied.placement!r}, {varied.microbatches}{given})"
     assert varied.varied(**{name: getattr(BASE, name)}) == BASE
 
 
@@ -107,7 +105,13 @@ def test_every_process_builds_the_same_schedule():
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         root = Path(__file__).parents[2]
         found = subprocess.run(
-            [sys.executable, "-c", PROGRAM], env=environment, cwd=root, capture_output=True, text=True, timeout=400
+            [sys.executable, "-c", PROGRAM],
+            env=environment,
+            cwd=root,
+            capture_output=True,
+            text=True,
+            timeout=400,
+            check=False,
         )
         assert found.returncode == 0, found.stderr
         printed.add(found.stdout)

@@ -67,11 +67,9 @@ def explain_phases(spec: SpecFields, rank: int, step: int) -> Decision:
     if type(step) is not int or not 0 <= step < len(steps):
         raise missing_step(rank, step, len(steps))
     action, phase = steps[step]
-    first = next(index for index, (_, other) in enumerate(steps) if other is phase)
-    last = len(steps) - 1 - next(index for index, (_, other) in enumerate(reversed(steps)) if other is phase)
-    why = (
-        f"the order is written in phases: this is step {step - first + 1} of {last - first + 1} of the phase '{phase.text}'"
-    )
+    own = [index for index, (_, other) in enumerate(steps) if other is phase]
+    place = f"step {own.index(step) + 1} of {len(own)}"
+    why = f"the order is written in phases: this is {place} of the phase '{phase.text}'"
     return Decision(rank, step, None, str(action), why)
 
 
