@@ -47,7 +47,8 @@ class ScheduleSpec(SpecFields):
         costs: what the rules assume about times, and about the memory that `memory` limits.
         name: what tables call it; not compared.
 
-    Raises ScheduleError, when it is made or built, for fields that do not fit together.
+    Raises ScheduleError, when it is made or built, for fields that do not fit together; CostError for costs of another
+    count of stages.
 
     >>> from annopipe.scheduling import placement
     >>> spec = ScheduleSpec(placement.linear(2), 3, priority=("B", "F"), in_flight="p - r")

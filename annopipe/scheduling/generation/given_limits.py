@@ -11,6 +11,7 @@ __all__ = ["activation_of", "in_flight_of_ranks", "in_flight_of_stages", "memory
 
 T = TypeVar("T")
 _OF_STAGE = {"s", "c"}
+_ROUNDING = 5e-10  # less than what `RankLimits` lets pass
 
 
 def in_flight_of_ranks(spec: SpecFields) -> list[int | None]:
@@ -66,8 +67,7 @@ def memory_of_ranks(spec: SpecFields) -> list[float | None]:
             sum(activation_of(spec, stage) for stage in stages if placement.copy_of[stage] == copy)
             for copy in range(placement.copies)
         )
-        # Half of what the limits themselves let pass.
-        if limit is not None and limit < needed * (1.0 - 5e-10):
+        if limit is not None and limit < needed * (1.0 - _ROUNDING):
             raise ScheduleError(
                 f"memory={limit} on rank {rank}: one microbatch keeps {needed} there; give {needed} or more"
             )

@@ -1,5 +1,7 @@
 """The fields of a specification, and what of them does not fit together."""
 
+import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -151,12 +153,17 @@ def _limit_problems(spec: SpecFields) -> Iterator[str]:
         yield f"in_flight={limit!r}: give a whole number, one per rank, or a formula such as 'p - r'"
     memory: object = spec.memory
     sizes = memory if isinstance(memory, tuple) else () if memory is None else (memory,)
-    # A comparison with NaN is never true.
-    if not all(isinstance(size, int | float) and not isinstance(size, bool) and size >= 0 for size in sizes):
+    if not all(map(_is_size, sizes)):
         yield f"memory={memory!r}: give a number that is not negative, or one per rank"
     for name, given in (("in_flight", limit), ("memory", memory)):
         if isinstance(given, tuple) and len(given) != spec.placement.ranks:
             yield f"{name} has {len(given)} entries and there are {spec.placement.ranks} ranks; give one for each"
+
+
+def _is_size(value: object) -> bool:
+    # A comparison with NaN is never true; whole numbers may be larger than any float.
+    fits = isinstance(value, int | float) and (0 <= value <= sys.float_info.max or value == math.inf)
+    return fits and not isinstance(value, bool)
 
 
 def _phase_problems(spec: SpecFields) -> Iterator[str]:

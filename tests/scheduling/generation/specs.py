@@ -1,5 +1,7 @@
 """Random specifications by rules, for property tests: every kind of placement, limit, order, cost and operation."""
 
+from typing import Any
+
 from hypothesis import strategies as st
 
 from annopipe.errors import ScheduleError
@@ -80,7 +82,7 @@ def fields(draw, operations=True):
         if (len(priority) > 1)
         else None
     )
-    splits = [st.none()]
+    splits: list[Any] = [st.none()]
     if {"B", "I"} <= set(priority):
         splits += [st.booleans(), st.lists(st.booleans(), min_size=stages, max_size=stages)]
         splits += [st.just("unpaired")] if pair == ("F", "B") else []

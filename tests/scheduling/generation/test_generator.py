@@ -58,7 +58,7 @@ def test_limits_are_kept(spec):
         schedule.check(memory=spec.memory, costs=spec.costs)
 
 
-@settings(calm, max_examples=300)
+@settings(calm, max_examples=200)
 @given(specs(operations=False))
 def test_the_obvious_generator_agrees(spec):
     try:

@@ -85,6 +85,7 @@ PHASES = {"phases": ("* : F; * : B",)}
         ({"memory": "2"}, "memory='2': give a number that is not negative, or one per rank"),
         ({"memory": -1}, "memory=-1: give a number"),
         ({"memory": float("nan")}, "memory=nan: give a number"),
+        ({"memory": 10**400}, "memory=1000"),
         ({"memory": True}, "memory=True: give a number"),
         ({"memory": (1.0,)}, "memory has 1 entries and there are 2 ranks"),
         ({"memory": (1.0, None)}, "memory=(1.0, None): give a number"),
@@ -151,7 +152,9 @@ def test_lists_become_tuples():
     assert ScheduleSpec(placement.linear(1), 1, phases=["* : F", "* : B"]).phases == ("* : F", "* : B")
 
 
-SCALARS = st.sampled_from([None, True, 0, 1, -1, 2.5, float("nan"), float("inf"), "", "k", "F", b"F", object()])
+SCALARS = st.sampled_from(
+    [None, True, 0, 1, -1, 2.5, float("nan"), float("inf"), 10**400, "", "k", "F", b"F", object()]
+)
 ANYTHING = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.tuples(inner, inner), max_leaves=4)
 FIELDS = sorted(set(ScheduleSpec.__dataclass_fields__))
 
