@@ -1,8 +1,9 @@
 """Check a schedule, rule by rule; the first that is broken raises an error with rank, step, action, and what to do."""
 
 from collections.abc import Sequence
+from numbers import Real
 
-from annopipe.errors import ScheduleError
+from annopipe.errors import CostError, ScheduleError
 from annopipe.scheduling.action_costs import ActionCosts
 from annopipe.scheduling.checking.combinations import parts_are_independent
 from annopipe.scheduling.checking.deadlock import no_deadlock
@@ -70,8 +71,12 @@ what its forward left
     -> rank 0   0B0      0F0
                 ^        ^
     """
-    if memory is not None and memory < 0:
-        raise ScheduleError(f"memory={memory}: give the activations that a rank may keep, 0 or more")
+    # A comparison with NaN is never true.
+    if memory is not None and (isinstance(memory, bool) or not isinstance(memory, Real) or not memory >= 0):
+        raise ScheduleError(f"memory={memory!r}: give the activations that a rank may keep, 0 or more")
+    used = ActionCosts() if costs is None else costs
+    if not isinstance(used, ActionCosts):
+        raise CostError(f"costs is {costs!r}; make them with annopipe.costs.table")
     facts = Facts.of(programs)
     for rule in RULES:
         rule(facts)
@@ -79,6 +84,5 @@ what its forward left
     if rendezvous:
         pairs_agree(facts)
     if memory is not None:
-        used = costs or ActionCosts()
         used.refuse_other_stages(programs.numbering)
         fits_in_memory(facts, memory, used, operations)

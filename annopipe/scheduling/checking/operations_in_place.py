@@ -23,7 +23,7 @@ def operations_in_place(facts: Facts, operations: Sequence[Operation]) -> None:
         return
     names = {operation.name for operation in operations}
     places: _Places = {}
-    for rank, extras in enumerate(facts.extras):
+    for rank, extras in enumerate(facts.others):
         for step, number in extras:
             action = facts.programs.numbering.action(number)
             if action.kind in names:
