@@ -28,7 +28,7 @@ def simulate(
 ) -> ScheduleTimeline:
     """When every action of a schedule runs, at these costs.
 
-    Raises ScheduleError when the schedule cannot finish, CostError when the costs are of other stages.
+    Raises ScheduleError when the schedule cannot finish, CostError when the costs are of other stages or too large.
 
     >>> from annopipe.scheduling import placement
     >>> from annopipe.scheduling.action_costs import table

@@ -228,8 +228,8 @@ def test_an_operation_once_per_stage_holds_up_the_first_forward():
 
 
 def test_costs_that_are_none_and_times_that_no_number_holds_are_refused():
-    programs = Programs.of(placement.linear(1), 1, [["0F0", "0B0"]])
+    written = ap.Schedule.of(ap.placement.linear(1), 1, [["0F0", "0B0"]])
     with pytest.raises(CostError, match="costs is 5; make them with annopipe"):
-        simulate(programs, 5)
-    with pytest.raises(CostError, match="add up to more than a number can hold"):
-        simulate(programs, table(F=1e308, B=1e308))
+        ap.simulate(written, 5)
+    with pytest.raises(CostError, match="the times add up to more than a number can hold"):
+        ap.simulate(written, ap.costs.table(F=1e308, B=1e308))
