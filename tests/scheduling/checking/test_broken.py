@@ -107,7 +107,7 @@ BROKEN = {
     ),
     "a send missing": (
         *(CHAIN, 1, ("0F0 0RECV_B0 0B0", SEND[1])),
-        "rank 0: 0SEND_F0 is missing, the partner of 1RECV_F0 on rank 1; add it, or have lowered() put the messages in anew",
+        "rank 0: 0SEND_F0 is missing, the partner of 1RECV_F0 on rank 1; add it, or have lowered() put",
     ),
     "a receive missing": (
         *(CHAIN, 1, ("0F0 0SEND_F0 0B0", SEND[1])),
