@@ -1,4 +1,5 @@
 from annopipe.scheduling import placement
+from annopipe.scheduling.generation.limits import Begun
 from annopipe.scheduling.generation.rank_state import RankState
 from annopipe.scheduling.generation.rules import Rules
 from annopipe.scheduling.numbering import Numbering
@@ -11,7 +12,7 @@ class Driven:
     def __init__(self, where=None, microbatches=4, **fields):
         self.spec = ScheduleSpec(placement.v(1) if where is None else where, microbatches, **fields)
         self.rules = Rules.of(self.spec)
-        self.state = RankState(self.rules, 0)
+        self.state = RankState(self.rules, 0, Begun(self.rules))
         self.numbering = Numbering(self.spec.placement.stages, microbatches)
 
     def ready(self, *texts):
