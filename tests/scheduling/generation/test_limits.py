@@ -8,7 +8,7 @@ from annopipe.scheduling.action_costs import table
 from annopipe.scheduling.generation.limits import RankLimits
 from annopipe.scheduling.generation.rules import Rules
 from annopipe.scheduling.spec import ScheduleSpec
-from tests.scheduling.generation.specs import ORDERS, PRIORITIES, two_waves
+from tests.scheduling.generation.specs import ORDERS, PRIORITIES, calm, two_waves
 
 
 def limits(where, rank=0, **fields):
@@ -124,7 +124,7 @@ def chains(draw):
     }
 
 
-@settings(deadline=None, max_examples=200)
+@settings(calm, max_examples=200)
 @given(chains())
 def test_a_chain_never_stops_under_limits_that_one_microbatch_passes(fields):
     ScheduleSpec(**fields).build().check()
