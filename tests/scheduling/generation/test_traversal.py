@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from annopipe.scheduling import placement
@@ -18,7 +18,6 @@ def orders(**fields):
 
 @calm
 @given(any_placement(), st.integers(1, 5), st.sampled_from(ORDERS[2:]))
-@settings(deadline=None)
 def test_a_rank_takes_each_of_its_pairs_once_by_key_then_stage_then_microbatch(where, m, text):
     for rank, stages in enumerate(where.stages_on):
         expected = []
