@@ -118,9 +118,11 @@ class _Begun:
             return True
         alike = self._alike.copy()
         before = self._state(forward)
-        _move(alike, before, self._started(before, forward[0]))
+        started = self._started(before, forward[0])
+        _move(alike, before, started)
         if freed is not None:
-            before = self._state(freed)
+            # It may be another stage of the same microbatch.
+            before = started if self._key(freed) == self._key(forward) else self._state(freed)
             _move(alike, before, self._ended(before, freed[0]))
         left = [(self._needed(state), self._held(state), number) for state, number in alike.items()]
         left.sort(reverse=True)
@@ -142,16 +144,18 @@ class _Begun:
         before = self._state(pair)
         self._set(pair, before, self._ended(before, pair[0]))
 
+    def _key(self, pair: Pair) -> Pair:
+        """The copy of the model, and the microbatch."""
+        return self._copy[pair[0]], pair[1]
+
     def _state(self, pair: Pair) -> _State:
-        copy = self._copy[pair[0]]
-        return self._states.get((copy, pair[1]), (copy, 0, 0))
+        return self._states.get(self._key(pair), (self._copy[pair[0]], 0, 0))
 
     def _set(self, pair: Pair, before: _State, after: _State) -> None:
         _move(self._alike, before, after)
-        key = after[0], pair[1]
-        self._states[key] = after
+        self._states[self._key(pair)] = after
         if after[2] == self._all[after[0]]:
-            del self._states[key]
+            del self._states[self._key(pair)]
             del self._alike[after]
 
     def _started(self, state: _State, stage: int) -> _State:

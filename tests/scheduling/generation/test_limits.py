@@ -99,6 +99,17 @@ def test_what_a_combination_ends_no_longer_gives_room_to_others():
     assert two.allows(1, 1, freed=(0, 0))
 
 
+def test_a_combination_may_run_two_stages_of_one_microbatch():
+    apart = placement.custom([0, 0], [])
+    both = limits(apart, memory=2.0, pair=("F", "B"))
+    both.start_forward(0, 0)
+    assert both.allows(1, 0, freed=(0, 0))
+    assert not both.allows(0, 1, freed=(0, 0))
+    spec = ScheduleSpec(apart, 3, in_flight=2, pair=("F", "B"))
+    spec.build().check()
+    assert str(spec.build().ranks[0][1]) == "(1F0;0B0)OVERLAP_F_B"
+
+
 @st.composite
 def chains(draw):
     few = st.integers(1, 3)
