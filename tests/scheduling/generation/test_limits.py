@@ -8,7 +8,7 @@ from annopipe.scheduling.action_costs import table
 from annopipe.scheduling.generation.limits import RankLimits
 from annopipe.scheduling.generation.rules import Rules
 from annopipe.scheduling.spec import ScheduleSpec
-from tests.scheduling.generation.specs import ORDERS, PRIORITIES, two_waves
+from tests.scheduling.generation.specs import ORDERS, PRIORITIES, calm, two_waves
 
 
 def limits(where, rank=0, **fields):
@@ -99,6 +99,17 @@ def test_what_a_combination_ends_no_longer_gives_room_to_others():
     assert two.allows(1, 1, freed=(0, 0))
 
 
+def test_a_combination_may_run_two_stages_of_one_microbatch():
+    apart = placement.custom([0, 0], [])
+    both = limits(apart, memory=2.0, pair=("F", "B"))
+    both.start_forward(0, 0)
+    assert both.allows(1, 0, freed=(0, 0))
+    assert not both.allows(0, 1, freed=(0, 0))
+    spec = ScheduleSpec(apart, 3, in_flight=2, pair=("F", "B"))
+    spec.build().check()
+    assert str(spec.build().ranks[0][1]) == "(1F0;0B0)OVERLAP_F_B"
+
+
 @st.composite
 def chains(draw):
     few = st.integers(1, 3)
@@ -124,7 +135,7 @@ def chains(draw):
     }
 
 
-@settings(deadline=None, max_examples=200)
+@settings(calm, max_examples=200)
 @given(chains())
 def test_a_chain_never_stops_under_limits_that_one_microbatch_passes(fields):
     ScheduleSpec(**fields).build().check()
