@@ -225,3 +225,11 @@ def test_an_offload_runs_beside_and_what_it_brings_back_is_waited_for():
 def test_an_operation_once_per_stage_holds_up_the_first_forward():
     schedule = with_operations(Operation("FETCH", before="F", per="stage", time=3.0, resource="copy"))
     assert [(s.text, s.start) for s in ap.simulate(schedule).spans[0]][:2] == [("0F0", 3.0), ("0F1", 4.0)]
+
+
+def test_costs_that_are_none_and_times_that_no_number_holds_are_refused():
+    programs = Programs.of(placement.linear(1), 1, [["0F0", "0B0"]])
+    with pytest.raises(CostError, match="costs is 5; make them with annopipe"):
+        simulate(programs, 5)
+    with pytest.raises(CostError, match="add up to more than a number can hold"):
+        simulate(programs, table(F=1e308, B=1e308))
