@@ -26,11 +26,12 @@ ADAPTERS = {
     "annopipe/graphs/effects.py": "the schema of an operator",
     "annopipe/graphs/operators.py": "torch._ops, torch._C (operators that users name, and their schemas)",
     "annopipe/graphs/ops.py": "torch._ops (what kind of operator a node calls)",
-    "annopipe/graphs/process_groups.py": "the name under which functional collectives find a group",
+    "annopipe/graphs/process_groups.py": "the name under which functional collectives find a group, its time limit",
     "annopipe/graphs/tracing.py": "nn.Module (its tables, whether it is compiled), hooks of a tensor",
     "annopipe/models/exchange.py": "torch.distributed._functional_collectives (registers the gradient of waiting)",
     "annopipe/models/plain.py": "torch.distributed._functional_collectives (the model as users write it)",
     "annopipe/ordering/torch_scheduler.py": "torch._inductor.fx_passes.overlap_scheduling (the policy torch)",
+    "annopipe/pipeline/profiling.py": "whether a profiler records",
     "annopipe/pytrees.py": "torch.utils._pytree",
     "benchmarks/groups/gloo.py": "ProcessGroup (what carries a group's messages)",
 }

@@ -1,6 +1,5 @@
 """``Pipeline``: train the stages of a model under a pipeline schedule, with explicit graphs, on torch.distributed."""
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -13,10 +12,19 @@ from annopipe.costs.node_costs import NodeCosts
 from annopipe.errors import PipelineError
 from annopipe.ordering.plan import OverlapPlan
 from annopipe.ordering.registry import Policy
+from annopipe.pipeline.checks import (
+    check_loss,
+    check_made,
+    check_modules,
+    check_operations,
+    check_step,
+    facts_of,
+)
 from annopipe.pipeline.combined import Combined, Parts
 from annopipe.pipeline.interpreter import Interpreter, Operation, StepInputs
 from annopipe.pipeline.messages import Messages
 from annopipe.pipeline.microbatches import call_values, later_values, signature_text, split_batch
+from annopipe.pipeline.peers import Peers
 from annopipe.pipeline.preparing import Call, Settings, accepted, prepare
 from annopipe.pipeline.stage import LocalStage
 from annopipe.scheduling.actions import BUILTIN_KINDS
@@ -70,9 +78,13 @@ class Pipeline:
         rank, size, group = _place(group)
         self._modules = {index: module for index, module in enumerate(stages) if module is not None}
         self._given = schedule
-        _check(stages, schedule, rank, size)
+        check_made(stages, schedule, rank, size)
+        check_loss(loss_fn, timeout)
         schedule.check()
-        self._settings = Settings(schedule.lowered(), rank, group, plan_group, loss_fn, policy, costs)
+        lowered = schedule.lowered()
+        others = [plan_group] if plan_group is not None else []
+        self._peers = Peers(group, others, timeout, facts_of(lowered, policy))
+        self._settings = Settings(lowered, rank, self._peers, plan_group, loss_fn, policy, costs)
         self._messages = Messages(group, timeout)
         self._operations: dict[str, Operation] = {}
         self._prepared: dict[str, _Prepared] = {}
@@ -106,7 +118,8 @@ class Pipeline:
 
     def prepare(self, *inputs: Any, target: Any = None, **kwargs: Any) -> None:
         """Trace, agree with the other ranks and plan, as the first step would; call it with a step's arguments."""
-        self._find(self._calls(inputs, kwargs, target))
+        with self._peers.calling("prepare"):
+            self._find(self._calls(inputs, kwargs, target))
 
     def step(
         self, *inputs: Any, target: Any = None, loss_scale: float = 1.0, **kwargs: Any
@@ -125,7 +138,9 @@ class Pipeline:
         Raises:
             PipelineError: the call does not fit, or a rank, stage or message failed; the message names the action.
         """
-        return self._run(self._calls(inputs, kwargs, target), loss_scale)
+        with self._peers.calling("step"):
+            check_step(self.schedule, self._settings.rank, self._settings.loss_fn)
+            return self._run(self._calls(inputs, kwargs, target), loss_scale)
 
     def step_microbatches(
         self,
@@ -135,15 +150,24 @@ class Pipeline:
         loss_scale: float = 1.0,
     ) -> list[torch.Tensor] | None:
         """As ``step``, with one entry per microbatch, already cut."""
+        with self._peers.calling("step"):
+            check_step(self.schedule, self._settings.rank, self._settings.loss_fn)
+            return self._run(self._ready_calls(args, kwargs, targets), loss_scale)
+
+    def _ready_calls(
+        self,
+        args: Sequence[tuple[Any, ...]] | None,
+        kwargs: Sequence[Mapping[str, Any]] | None,
+        targets: Sequence[Any] | None,
+    ) -> list[Call]:
         count = self.schedule.microbatches
         for what, given in (("args", args), ("kwargs", kwargs), ("targets", targets)):
             if given is not None and len(given) != count:
                 raise PipelineError(f"{what} has {len(given)} entries and the schedule {count} microbatches")
-        calls = [
+        return [
             Call(args[m] if args else (), kwargs[m] if kwargs else {}, targets[m] if targets else None)
             for m in range(count)
         ]
-        return self._run(calls, loss_scale)
 
     def _calls(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any) -> list[Call]:
         count = self.schedule.microbatches
@@ -171,17 +195,10 @@ class Pipeline:
 
     def _find(self, calls: list[Call]) -> _Prepared:
         """What was prepared for such calls; prepared now when there is nothing."""
-        signature = self._agreed(self._signature(calls[0]))
+        check_modules(self._modules)
+        check_operations(self.schedule, self._settings.rank, self._operations.keys())
+        signature = self._peers.agree(self._signature(calls[0]))
         if signature not in self._prepared:
-            missing = sorted(
-                {action.kind for action in self.schedule.ranks[self._settings.rank]}
-                - BUILTIN_KINDS
-                - self._operations.keys()
-            )
-            if missing:
-                raise PipelineError(
-                    f"the schedule inserts {missing[0]}: say what it does with pipe.register({missing[0]!r}, fn)"
-                )
             self._prepared[signature] = prepare(
                 self._settings, self._modules, calls[0], self._messages, self._operations
             )
@@ -195,23 +212,6 @@ class Pipeline:
         parts += [f"{index}{module.training}" for index, module in held.items()]
         return " ".join(parts)
 
-    def _agreed(self, own: str) -> str:
-        """One text for what all ranks were called with, so that all know when to prepare again."""
-        digest = hashlib.sha256(own.encode()).hexdigest()
-        if self._settings.group is None:
-            return digest
-        everyone: list[Any] = [None] * self.schedule.placement.ranks
-        dist.all_gather_object(everyone, (digest, self._fingerprint), group=self._settings.group)
-        prints = [found for _, found in everyone]
-        if len(set(prints)) > 1:
-            other = next(rank for rank, found in enumerate(prints) if found != prints[0])
-            raise PipelineError(f"ranks 0 and {other} have different schedules; give all ranks the same")
-        return " ".join(found for found, _ in everyone)
-
-    @property
-    def _fingerprint(self) -> str:
-        return hashlib.sha256(repr(self.schedule.programs.texts()).encode()).hexdigest()
-
 
 def _place(group: dist.ProcessGroup | None) -> tuple[int, int, dist.ProcessGroup | None]:
     """This rank and the size of the pipeline; the group is None when it is this rank alone."""
@@ -220,23 +220,3 @@ def _place(group: dist.ProcessGroup | None) -> tuple[int, int, dist.ProcessGroup
     found = group if group is not None else dist.group.WORLD
     size = dist.get_world_size(found)
     return dist.get_rank(found), size, found if size > 1 else None
-
-
-def _check(stages: Sequence[nn.Module | None], schedule: Schedule, rank: int, size: int) -> None:
-    placement = schedule.placement
-    if not placement.is_chain:
-        raise PipelineError(f"{placement!r} is not a chain of stages from 0 on: the pipeline runs chains")
-    if size != placement.ranks:
-        raise PipelineError(f"the schedule is for {placement.ranks} ranks and the group has {size}")
-    if len(stages) != placement.stages:
-        raise PipelineError(
-            f"there are {len(stages)} stages and the schedule has {placement.stages}: give one module per stage, None "
-            "where another rank holds it"
-        )
-    for index, module in enumerate(stages):
-        held = placement.rank_of[index] == rank
-        if held != isinstance(module, nn.Module):
-            raise PipelineError(
-                f"stage {index} belongs on rank {placement.rank_of[index]}, and this is rank {rank}: give "
-                f"{'a module' if held else 'None'}, got {type(module).__name__}"
-            )

@@ -6,7 +6,7 @@ ranks tell all others, so that a stage that cannot be traced is an error on ever
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,10 @@ import torch.distributed as dist
 from torch import nn
 
 from annopipe.costs.node_costs import NodeCosts
-from annopipe.errors import AnnopipeError, PipelineError
+from annopipe.errors import AnnopipeError
+from annopipe.graphs.ops import group_name, traits
+from annopipe.graphs.process_groups import find_group
+from annopipe.graphs.stage_graph import body
 from annopipe.graphs.stage_graphs import StageGraphs
 from annopipe.graphs.tracing import trace
 from annopipe.ordering.registry import Policy
@@ -22,6 +25,7 @@ from annopipe.pipeline.boundary import Boundary, Link
 from annopipe.pipeline.combined import Combined, Parts, parts_of
 from annopipe.pipeline.interpreter import Interpreter, Operation
 from annopipe.pipeline.messages import Messages
+from annopipe.pipeline.peers import AgreedError, Peers
 from annopipe.pipeline.stage import LocalStage
 from annopipe.scheduling.schedule import Schedule
 
@@ -45,7 +49,7 @@ class Settings:
 
     schedule: Schedule
     rank: int
-    group: dist.ProcessGroup | None
+    peers: Peers
     plan_group: dist.ProcessGroup | None
     loss_fn: Loss | None
     policy: str | Policy
@@ -92,22 +96,19 @@ def prepare(
                 failure, news = error, _News(error=f"{type(error).__name__}: {error}")
         heard = talk(news, placement.rank_of[index], settings)
         if heard.error:
-            raise PipelineError(f"stage {index} on rank {placement.rank_of[index]}: {heard.error}") from failure
+            raise AgreedError(f"stage {index} on rank {placement.rank_of[index]}: {heard.error}") from failure
         if before is not None:
             links[index - 1] = Link(before, heard.returning, _any_device(modules))
         before = heard.boundary
-    combined = _combined(settings, stages)
+    combined = _planned(settings, stages)
+    settings.peers.include(groups_of(stages.values(), combined.values()))
     actions = settings.schedule.ranks[settings.rank]
     return stages, Interpreter(actions, placement, stages, links, combined, messages, operations), combined
 
 
 def talk(news: Any, source: int, settings: Settings) -> Any:
     """What one rank says, on all of them."""
-    if settings.group is None:
-        return news
-    box = [news]
-    dist.broadcast_object_list(box, group=settings.group, group_src=source)
-    return box[0]
+    return settings.peers.broadcast(news, source, "trace its next stage")
 
 
 def _traced(
@@ -132,6 +133,17 @@ def _news(stage: LocalStage, before: Boundary | None, index: int, *, is_last: bo
     return _News(None if is_last else Boundary.of(stage.graphs, index), returning)
 
 
+def _planned(settings: Settings, stages: Mapping[int, LocalStage]) -> dict[Parts, Combined]:
+    """The combined graphs, when every rank has made its own."""
+    combined, failure = {}, None
+    try:
+        combined = _combined(settings, stages)
+    except AnnopipeError as error:
+        failure = error
+    settings.peers.check(failure, "planning combined graphs")
+    return combined
+
+
 def _combined(settings: Settings, stages: Mapping[int, LocalStage]) -> dict[Parts, Combined]:
     """One combined graph for every distinct combination, in the order in which the schedule has them first."""
     wanted = dict.fromkeys(parts_of(action) for action in settings.schedule.ranks[settings.rank] if action.parts)
@@ -145,6 +157,14 @@ def _combined(settings: Settings, stages: Mapping[int, LocalStage]) -> dict[Part
         )
         for parts in wanted
     }
+
+
+def groups_of(stages: Iterable[LocalStage], combined: Iterable[Combined]) -> list[dist.ProcessGroup]:
+    """The process groups of the collectives in the graphs."""
+    graphs = [graph for stage in stages for graph in (stage.graphs.forward, stage.graphs.backward) if graph is not None]
+    graphs += [found.plan.graph for found in combined]
+    names = {group_name(node) for graph in graphs for node in body(graph.graph) if traits(node).launch}
+    return [group for name in sorted(names) if (group := find_group(name)) is not None]
 
 
 def _device(module: nn.Module) -> torch.device:
