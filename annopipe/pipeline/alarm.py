@@ -36,7 +36,7 @@ class Alarm:
     def __init__(self, groups: Sequence[dist.ProcessGroup], poll_s: float) -> None:
         self._poll_s = poll_s
         self._groups: list[dist.ProcessGroup] = []
-        self._stores: list[Any] = []  # dist.Store, whose stub lacks clone
+        self._stores: list[dist.Store] = []
         self._heard = ""
         self._over = threading.Event()
         self.include(groups)
@@ -45,8 +45,9 @@ class Alarm:
         """More groups."""
         for group in groups:
             if group not in self._groups:
+                store: Any = group.get_group_store()  # the stub lacks clone
                 # A connection of its own: nothing else waits while this one is waited for.
-                self._stores = [*self._stores, group.get_group_store().clone()]
+                self._stores = [*self._stores, store.clone()]
                 self._groups = [*self._groups, group]
 
     @property

@@ -53,6 +53,8 @@ class Peers:
         self.rank = dist.get_rank(group) if group is not None else 0
         self._facts = dict(facts)
         self._groups = [g for g in (group, *others) if g is not None]
+        self._own_limits = _limits(self._groups)
+        self._call = ExitStack()
         self._stopped = ""
         self._agreed = False
         poll_s = min(_LONGEST_POLL_S, timeout.total_seconds() / _POLLS)
@@ -70,21 +72,26 @@ class Peers:
                 "start the ranks again, from the last checkpoint"
             )
         self._facts["call"], self._agreed = method, False
-        if self._alarm is None:
-            yield
-            return
         with ExitStack() as stack:
-            stack.enter_context(_limited(self._groups, self.timeout))
-            stack.enter_context(_Told(self, self._alarm))
-            stack.enter_context(self._alarm)
+            self._call = stack
+            stack.enter_context(_limited(dict.fromkeys(self._groups, self.timeout)))
+            if self._alarm is not None:
+                stack.enter_context(_Told(self, self._alarm))
+                stack.enter_context(self._alarm)
+            yield
+
+    @contextmanager
+    def unhurried(self) -> Iterator[None]:
+        """Ranks may take longer inside, as they do for tracing: as long as each process group itself allows."""
+        with _limited(self._own_limits):
             yield
 
     def include(self, groups: Sequence[dist.ProcessGroup]) -> None:
         """More groups that a step communicates in."""
         new = [group for group in groups if group not in self._groups]
         self._groups += new
-        for group in new:
-            group.set_timeout(self.timeout)
+        self._own_limits |= _limits(new)
+        self._call.enter_context(_limited(dict.fromkeys(new, self.timeout)))
         if self._alarm is not None:
             self._alarm.include(new)
         elif new:
@@ -97,9 +104,9 @@ class Peers:
             AgreedError: a rank has failed before, or the facts differ; on every rank.
             PipelineError: not all ranks come within the timeout.
         """
+        self._agreed = True  # or will have, or all stop
         if self.group is None:
             return own
-        self._agreed = True  # or will have, or all stop
         found = self._exchange([0, _digest(own), *map(_digest, self._facts.values())])
         self._raise_if_different(found, "")
         return " ".join(f"{said[1]:x}" for said in found)
@@ -152,8 +159,8 @@ class Peers:
     def lost(self, what: str, error: Exception) -> PipelineError:
         """The error of a rank that waited in vain for others."""
         return PipelineError(
-            f"waited for {what}, and that failed within {self.timeout.total_seconds():g} s: "
-            f"{reason_of(error)}; a rank has ended, has stalled, or did not make the same call: look at the others' output"
+            f"waited for {what}, and that failed within {self.timeout.total_seconds():g} s ({reason_of(error)}): a "
+            "rank has ended, has stalled, or did not make the same call; look at the others' output"
         )
 
     def name(self, rank: int) -> str:
@@ -209,11 +216,11 @@ class _Told:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None or isinstance(error, AgreedError):
-            return
         peers, alarm = self._peers, self._alarm
+        if error is None or isinstance(error, AgreedError) or (peers.group is None and not peers.has_agreed):
+            return
         text = f"{type(error).__name__}: {error}" if not isinstance(error, PipelineError) else str(error)
-        if isinstance(error, Exception) and not peers.has_agreed and not alarm.heard and peers.group is not None:
+        if isinstance(error, Exception) and not peers.has_agreed and not alarm.heard:
             try:
                 peers.fail(error)
             except AgreedError:
@@ -233,13 +240,21 @@ class _Told:
             raise PipelineError(f"{cause}\nso {stopped}{nobody}" if cause else f"{stopped}{nobody}") from error
 
 
+Limits = dict[dist.ProcessGroup, timedelta]
+
+
+def _limits(groups: Sequence[dist.ProcessGroup]) -> Limits:
+    """The time limits of those groups for which the host waits."""
+    return {group: limit for group in groups if (limit := host_timeout(group)) is not None}
+
+
 @contextmanager
-def _limited(groups: Sequence[dist.ProcessGroup], timeout: timedelta) -> Iterator[None]:
-    """Whatever is issued in the groups has the timeout, where the host waits for it."""
-    before = {group: limit for group in groups if (limit := host_timeout(group)) is not None}
+def _limited(limits: Limits) -> Iterator[None]:
+    """Whatever is issued in the groups has these limits."""
+    before = _limits(list(limits))
     try:
         for group in before:
-            group.set_timeout(timeout)
+            group.set_timeout(limits[group])
         yield
     finally:
         for group, limit in before.items():

@@ -199,9 +199,10 @@ class Pipeline:
         check_operations(self.schedule, self._settings.rank, self._operations.keys())
         signature = self._peers.agree(self._signature(calls[0]))
         if signature not in self._prepared:
-            self._prepared[signature] = prepare(
-                self._settings, self._modules, calls[0], self._messages, self._operations
-            )
+            with self._peers.unhurried():
+                self._prepared[signature] = prepare(
+                    self._settings, self._modules, calls[0], self._messages, self._operations
+                )
         return self._prepared[signature]
 
     def _signature(self, call: Call) -> str:

@@ -17,9 +17,10 @@ import torch
 import torch.distributed as dist
 
 import annopipe as ap
+from annopipe.models.exchange import exchange
 from tests.pipeline.gradients import Block, loss_of
 
-TIMEOUT = timedelta(seconds=6)
+TIMEOUT = timedelta(seconds=12)
 
 
 class Trouble:
@@ -59,24 +60,45 @@ def happen(kind):
 
 
 class Touched(Block):
+    """A block that does something before, and then exchanges rows with its expert-parallel peers, if it has any."""
+
+    def __init__(self, index, group):
+        super().__init__(6, index)
+        self.group = group
+        self.register_buffer("counts", torch.ones(2, dtype=torch.long))
+
     def forward(self, x):
-        with ap.region("moe"), ap.region("dispatch"):
+        with ap.region("moe"), ap.comm("dispatch"):
             x = touch(x)
+            if self.group is not None:
+                x = exchange(x, self.counts, self.counts, 2, self.group)
         return super().forward(x)
 
 
+def groups_of(rank, layout):
+    """The pipeline's group and the expert-parallel one: (0, 2), (1, 3) and (0, 1), (2, 3) of four ranks."""
+    if layout != "experts":
+        return None, None
+    pipelines = [dist.new_group([start, start + 2]) for start in (0, 1)]
+    experts = [dist.new_group([start, start + 1]) for start in (0, 2)]
+    return pipelines[rank % 2], experts[rank // 2]
+
+
 def main():
-    kind, where, name, ending, folder = sys.argv[1:]
+    kind, where, name, ending, layout, folder = sys.argv[1:]
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(minutes=10))
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+    world = dist.get_rank()
+    group, experts = groups_of(world, layout)
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     schedule = ap.schedule(name, ranks=ranks, microbatches=4)
     placement = schedule.placement
-    mine = [Touched(6, i) if placement.rank_of[i] == rank else None for i in range(placement.stages)]
-    pipe = ap.Pipeline(mine, schedule, loss_fn=loss_of, timeout=TIMEOUT)
+    mine = [Touched(i, experts) if placement.rank_of[i] == rank else None for i in range(placement.stages)]
+    pipe = ap.Pipeline(mine, schedule, group, loss_fn=loss_of, plan_group=experts, timeout=TIMEOUT)
     x, y = torch.ones(8, 6), torch.zeros(8, 6)
+    dist.barrier()
     pipe.step(x, target=y)
-    if rank == int(where):
+    if world == int(where):
         Trouble.kind = kind
     start, said = time.monotonic(), "nothing"
     try:
@@ -92,7 +114,7 @@ def main():
     if ending == "destroy":
         with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()
-    Path(folder, f"{rank}.json").write_text(json.dumps({"said": said, "took_s": took_s, "again": again}))
+    Path(folder, f"{world}.json").write_text(json.dumps({"said": said, "took_s": took_s, "again": again}))
     if ending == "end":
         os._exit(3)
     sys.exit(3)
