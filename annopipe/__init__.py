@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from annopipe.ordering.problem import OverlapProblem
     from annopipe.ordering.registry import policies, policy
     from annopipe.pipeline.pipeline import Pipeline
+    from annopipe.pipeline.splitting import split
     from annopipe.scheduling import placement
     from annopipe.scheduling.action_costs import ActionCosts
     from annopipe.scheduling.actions import Action
@@ -56,6 +57,7 @@ _EXPORTS = {
     "ScheduleError": "annopipe.errors",
     "ScheduleSpec": "annopipe.scheduling.spec",
     "Pipeline": "annopipe.pipeline.pipeline",
+    "split": "annopipe.pipeline.splitting",
     "Placement": "annopipe.scheduling.placement",
     "Operation": "annopipe.scheduling.operations",
     "Decision": "annopipe.scheduling.generation.explaining",
@@ -145,6 +147,7 @@ __all__ = [
     "schedule_spec",
     "schedules",
     "simulate",
+    "split",
     "trace",
 ]
 

@@ -13,7 +13,6 @@ guarantees  stages hold the model's own parameters and buffers under the model's
 
 from collections.abc import Sequence
 
-import torch
 from torch import fx, nn
 
 from annopipe.errors import PipelineError
@@ -41,6 +40,7 @@ def split(model: nn.Module, at: Sequence[str], *, inputs: Sequence[str] = ()) ->
 
     Raises PipelineError, with the line of the forward or the name of the value, for what cannot be cut.
 
+    >>> import torch
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     >>> first, second = split(model, at=["2"])
     >>> list(first.state_dict()), list(second.state_dict())
@@ -84,7 +84,9 @@ def _calls(model: nn.Module, graph: fx.Graph, names: Sequence[str]) -> list[fx.N
         calls = [n for n in graph.nodes if n.op == "call_module" and model.get_submodule(str(n.target)) is module]
         if len(calls) != 1:
             times = "does not call it" if not calls else f"calls it {len(calls)} times"
-            hint = "name a module that it calls" if not calls else "the cut could be at any of them; name another module"
+            hint = (
+                "name a module that it calls" if not calls else "the cut could be at any of them; name another module"
+            )
             raise PipelineError(f"cannot cut at {name!r}: the forward of {type(model).__name__} {times}: {hint}")
         if found and order[calls[0]] < order[found[-1]]:
             raise PipelineError(

@@ -71,7 +71,10 @@ def add_rest(model: nn.Module, stages: Sequence[nn.Module]) -> None:
 
 
 def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
-    return {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers(remove_duplicate=False))}
+    return {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
 
 
 def _attribute(model: nn.Module, constants: Mapping[str, torch.Tensor], name: str) -> Any:

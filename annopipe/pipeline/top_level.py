@@ -137,7 +137,9 @@ def _taken_back(
                 changed.append(f"{name}.{key}".lstrip("."))
                 vars(part)[key] = value
     if changed:
-        raise PipelineError(f"cannot cut the model: its forward changes {', '.join(changed)}; put that into a submodule")
+        raise PipelineError(
+            f"cannot cut the model: its forward changes {', '.join(changed)}; put that into a submodule"
+        )
     for value in constants.values():
         if value.requires_grad:
             raise PipelineError(
