@@ -93,7 +93,9 @@ def prepare(
                 stages[index] = LocalStage(index, modules[index], graphs)
                 news = _news(stages[index], before, index, is_last=index == last)
             except AnnopipeError as error:
-                failure, news = error, _News(error=f"{type(error).__name__}: {error}")
+                without = "; step was called without target on this rank, that of the loss"
+                hint = without if index == last and settings.loss_fn is not None and call.target is None else ""
+                failure, news = error, _News(error=f"{type(error).__name__}: {error}{hint}")
         heard = talk(news, placement.rank_of[index], settings)
         if heard.error:
             raise AgreedError(f"stage {index} on rank {placement.rank_of[index]}: {heard.error}") from failure
