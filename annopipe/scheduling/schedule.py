@@ -107,7 +107,7 @@ class Schedule:
         >>> from annopipe.scheduling import placement
         >>> Schedule.of(placement.linear(2), 1, [["0F0", "0B0"], ["1F0", "1B0"]]).check(memory=1)
         """
-        check(self.programs, memory=memory, costs=costs, rendezvous=rendezvous)
+        check(self.programs, memory=memory, costs=costs, rendezvous=rendezvous, operations=self.operations)
 
     def lowered(self, *, parameters: bool = False, max_active: int = 3, rendezvous: bool = True) -> "Schedule":
         """The schedule with messages between ranks, anew when there are some.
