@@ -1,7 +1,7 @@
 """Which gradients a step has at all: those that come from a loss, followed back through the stages.
 
-Eager autograd computes no gradient for what no loss depends on, and ``.grad`` stays None there. A stage is traced before
-anybody knows which of its outputs the later stages differentiate; this drops what turns out to be for nothing.
+Eager autograd computes no gradient for what no loss depends on, and ``.grad`` stays None there. A stage is traced
+before anybody knows which of its outputs the later stages differentiate; this drops what turns out to be for nothing.
 """
 
 import dataclasses
