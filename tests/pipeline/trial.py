@@ -17,9 +17,12 @@ SCHEDULES = ("1f1b", "zbv", "dualpipev")
 
 
 class Trial:
-    """`build(stage, stages)` makes a stage with the same values each time; calls go to both models."""
+    """`build(stage, stages)` makes a stage with the same values each time; calls go to both models.
 
-    def __init__(self, build, name="1f1b", microbatches=3, loss_fn=None, group=None, **options):
+    `tie(stages)` lets stages share parameters, where they are in one process.
+    """
+
+    def __init__(self, build, name="1f1b", microbatches=3, loss_fn=None, group=None, tie=None, **options):
         self.group = group
         self.rank = dist.get_rank(group) if dist.is_initialized() else 0
         ranks = dist.get_world_size(group) if dist.is_initialized() else 1
@@ -29,6 +32,9 @@ class Trial:
         count = self.placement.stages
         self.whole = [seeded(build, stage, count) for stage in range(count)]
         self.mine = {s: seeded(build, s, count) for s in range(count) if self.placement.rank_of[s] == self.rank}
+        if tie is not None:
+            tie(dict(enumerate(self.whole)))
+            tie(self.mine)
         stages = [self.mine.get(stage) for stage in range(count)]
         options = {"timeout": timedelta(seconds=60), "group": group, "loss_fn": self.loss_fn, **options}
         self.pipe = ap.Pipeline(stages, self.schedule, **options)
@@ -140,6 +146,7 @@ def run_cases(cases):
             found[case.__name__] = ""
         except Exception:
             found[case.__name__] = traceback.format_exc()
-            break  # the ranks may be out of step now
+            if dist.is_initialized():
+                break  # the ranks may be out of step now
     print(json.dumps(found))
     end_rank()
