@@ -11,7 +11,7 @@ from annopipe.models import DeepSeekV3Config, DeepSeekV3Stage
 from tests.pipeline.trial import close, run_cases
 
 # The first block is dense: a stage without experts beside stages with them.
-CONFIG = dataclasses.replace(DeepSeekV3Config.tiny(), layers=4, dense_layers=1)
+CONFIG = dataclasses.replace(DeepSeekV3Config.tiny(), layers=2, dense_layers=1)
 SCALE = 0.25
 
 
@@ -30,13 +30,10 @@ class Groups:
         self.expert_rank = rank % 2
 
 
-def layers_of(stage, stages):
-    return range(CONFIG.layers * stage // stages, CONFIG.layers * (stage + 1) // stages)
-
-
 def stage_of(index, stages, group, config):
     first, last = index == 0, index == stages - 1
-    return DeepSeekV3Stage(config, layers_of(index, stages), group, embed=first, head=last, dtype=torch.float64)
+    layers = range(config.layers * index // stages, config.layers * (index + 1) // stages)
+    return DeepSeekV3Stage(config, layers, group, embed=first, head=last, dtype=torch.float64)
 
 
 def compare(groups, name, microbatches=4, config=CONFIG, bias=None, policy="auto"):
@@ -98,12 +95,12 @@ def groups():
 
 
 def experts_are_shared_inside_a_pipeline():
-    for name in ("1f1b", "zbv", "dualpipev"):
-        compare(groups(), name)
+    compare(groups(), "1f1b")
 
 
 def combined_graphs_hide_communication_and_change_nothing():
-    pipe = compare(groups(), "dualpipev", 5, policy="dualpipe")
+    config = dataclasses.replace(CONFIG, layers=4)
+    pipe = compare(groups(), "dualpipev", 5, config=config, policy="dualpipe")
     assert pipe.plans()
 
 
@@ -111,8 +108,7 @@ def a_rank_may_receive_no_token():
     """Every token goes to the experts of the first rank."""
     bias = torch.zeros(CONFIG.experts)
     bias[: CONFIG.experts // 2] = 100.0
-    for name in ("zb-h1", "dualpipev"):
-        compare(groups(), name, 3, bias=bias, config=dataclasses.replace(CONFIG, expert_groups=1, groups_kept=1))
+    compare(groups(), "zb-h1", 3, bias=bias, config=dataclasses.replace(CONFIG, expert_groups=1, groups_kept=1))
 
 
 CASES = (

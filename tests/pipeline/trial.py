@@ -3,17 +3,20 @@
 import inspect
 import json
 import os
+import re
 import sys
 import traceback
 from datetime import timedelta
 
+import pytest
 import torch
 import torch.distributed as dist
 
 import annopipe as ap
 from benchmarks.launch import end_rank
 
-SCHEDULES = ("1f1b", "zbv", "dualpipev")
+# A chain, a V with split backwards, and a V with combined graphs; tracing takes long where many ranks share few cores.
+SCHEDULES = {"1": ("1f1b", "dualpipev"), "2": ("1f1b", "zbv", "dualpipev"), "4": ("1f1b",)}[os.environ["WORLD_SIZE"]]
 
 
 class Trial:
@@ -36,7 +39,13 @@ class Trial:
             tie(dict(enumerate(self.whole)))
             tie(self.mine)
         stages = [self.mine.get(stage) for stage in range(count)]
-        options = {"timeout": timedelta(seconds=60), "group": group, "loss_fn": self.loss_fn, **options}
+        options = {
+            "timeout": timedelta(seconds=60),
+            "group": group,
+            "loss_fn": self.loss_fn,
+            "policy": "alternate",
+            **options,
+        }
         self.pipe = ap.Pipeline(stages, self.schedule, **options)
 
     def forward(self, args, kwargs=None):
@@ -64,9 +73,7 @@ class Trial:
         """One step of both models, which have to agree."""
         expected = self.eager(calls, scale, auxiliary_scale)
         args, kwargs, targets = zip(*calls, strict=True)
-        losses = self.pipe.step_microbatches(
-            args, kwargs, targets, loss_scale=scale, auxiliary_scale=auxiliary_scale
-        )
+        losses = self.pipe.step_microbatches(args, kwargs, targets, loss_scale=scale, auxiliary_scale=auxiliary_scale)
         self.check_losses(losses, expected)
         self.check()
 
@@ -83,7 +90,9 @@ class Trial:
         for stage, module in self.mine.items():
             whole = dict(self.whole[stage].named_parameters())
             for name, own in module.named_parameters():
-                assert (own.grad is None) == (whole[name].grad is None), f"{stage}.{name}: {own.grad} {whole[name].grad}"
+                assert (own.grad is None) == (whole[name].grad is None), (
+                    f"{stage}.{name}: {own.grad} {whole[name].grad}"
+                )
                 if own.grad is not None:
                     close(own.grad, whole[name].grad, f"gradient of {stage}.{name}", tolerance)
             for name, own in self.whole[stage].named_buffers():
@@ -122,13 +131,8 @@ def batches(microbatches, shape=(2, 6), seed=7):
 
 
 def refused(error, match, call):
-    """The message of what a call raises."""
-    try:
+    with pytest.raises(error, match=re.escape(match)):
         call()
-    except error as found:
-        assert match in str(found), f"{match!r} is not in {found}"
-        return
-    raise AssertionError(f"nothing was refused; expected {match!r}")
 
 
 def run_cases(cases):
@@ -144,7 +148,7 @@ def run_cases(cases):
         try:
             case()
             found[case.__name__] = ""
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever it is, the test tells it
             found[case.__name__] = traceback.format_exc()
             if dist.is_initialized():
                 break  # the ranks may be out of step now
