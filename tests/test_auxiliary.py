@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -36,7 +38,7 @@ def test_only_scalar_tensors_are_auxiliary_losses(value, match):
 
 
 @pytest.mark.parametrize("loss_fn", [None, nn.functional.mse_loss])
-def test_their_sum_is_an_output_of_a_traced_stage_with_a_tangent(loss_fn):
+def test_their_sum_is_an_output_of_a_traced_stage_with_a_tangent(loss_fn: Any) -> None:
     torch.manual_seed(0)
     module, x = Balanced(), torch.randn(2, 3)
     target = torch.zeros(2, 3) if loss_fn else None
@@ -50,7 +52,7 @@ def test_their_sum_is_an_output_of_a_traced_stage_with_a_tangent(loss_fn):
     torch.testing.assert_close(values["auxiliary_loss"], sum(found).detach(), rtol=0, atol=0)
     torch.testing.assert_close(graphs.result(values), output.detach(), rtol=0, atol=0)
     values["tangent.auxiliary_loss"] = torch.tensor(0.5)
-    if loss_fn:
+    if loss_fn is not None:
         values["tangent.loss"] = torch.tensor(1.0)
         total = total + loss_fn(output, target)
     else:

@@ -48,6 +48,9 @@ class Pipeline:
 
     A stage that returns a tuple calls the next one with its elements; any other value is the next one's argument.
     Stages run as traced graphs: gradients are those of the unsplit model, and modules need not inherit from anything.
+    What is random in a forward is drawn from this rank's generator when it runs, and is the same in its backward.
+    Buffers are updated once for every microbatch. A stage adds up gradients in the order of its backwards: that of
+    microbatches in the schedules of the library, so that none of them changes a bit.
 
     Args:
         stages: one module per stage of the schedule, None where another rank holds it.

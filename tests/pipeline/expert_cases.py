@@ -85,7 +85,7 @@ def check_gradients(groups, mine, whole):
             close(own, expected, key, 1e-10)
 
 
-GROUPS = []
+GROUPS: list[Groups] = []
 
 
 def groups():

@@ -1,8 +1,8 @@
 """Rank program: losses, parameters that are frozen, unused or tied, buffers, random numbers, evaluation, memory."""
 
-import collections
 import gc
 import itertools
+import unittest.mock
 
 import torch
 import torch.distributed as dist
@@ -25,6 +25,10 @@ class Linear(nn.Module):
 
 def whole_batch(calls):
     return torch.cat([call[0][0] for call in calls]), torch.cat([call[2] for call in calls])
+
+
+def as_float(calls):
+    return [((x.float(),), kwargs, y.float()) for (x,), kwargs, y in calls]
 
 
 def losses_are_normalised_by_all_tokens_of_a_batch():
@@ -146,6 +150,19 @@ def buffers_are_updated_once_in_the_order_of_microbatches():
                         found.bias = found.bias.clone()
 
 
+def preparing_changes_nothing():
+    for name in SCHEDULES:
+        trial = Trial(Counting, name)
+        state = {(stage, key): value for stage, m in trial.mine.items() for key, value in m.state_dict().items()}
+        before = {key: value.clone() for key, value in state.items()}
+        generator = torch.get_rng_state()
+        x, y = whole_batch(batches(3, shape=(4, 6)))
+        trial.pipe.prepare(x, target=y)
+        assert torch.equal(torch.get_rng_state(), generator)
+        assert all(torch.equal(value, before[key]) for key, value in state.items())
+        assert all(parameter.grad is None and parameter.requires_grad for parameter in trial.pipe.parameters())
+
+
 def evaluation_is_possible_at_any_time():
     for name in SCHEDULES:
         trial = Trial(Counting, name)
@@ -193,7 +210,7 @@ def shapes_and_modes_may_change_between_steps():
         for module in (*trial.whole, *trial.mine.values()):
             module.float()
         trial.zero()
-        calls = [((x.float(),), {}, y.float()) for (x,), _, y in batches(3)]
+        calls = as_float(batches(3))
         trial.eager(calls)
         trial.pipe.step_microbatches(*zip(*calls, strict=True))
         trial.check(tolerance=1e-5)
@@ -325,24 +342,22 @@ def as_many_microbatches_are_alive_as_the_simulator_says():
     others = [(name, 8) for name in SCHEDULES if name != "1f1b"]
     for name, microbatches in (("1f1b", 4), ("1f1b", 16), ("gpipe", 4), ("zb-h1", 5), *others):
         trial = Trial(Linear, name, microbatches)
-        stages, seen = set(), collections.Counter()
+        stages: set[LocalStage] = set()
+        alive = [0]
         original = LocalStage.start_forward
 
-        def counted(stage, *args, original=original, stages=stages, seen=seen):
+        def counted(stage, *args, original=original, stages=stages, alive=alive):
             original(stage, *args)
             stages.add(stage)
-            seen["peak"] = max(seen["peak"], sum(found.in_flight for found in stages))
+            alive.append(sum(found.in_flight for found in stages))
 
-        LocalStage.start_forward = counted
-        try:
+        with unittest.mock.patch.object(LocalStage, "start_forward", counted):
             x, y = whole_batch(batches(microbatches))
             trial.pipe.step(x, target=y)
-        finally:
-            LocalStage.start_forward = original
         expected = ap.simulate(trial.pipe.schedule).peaks[trial.rank]
-        assert seen["peak"] == expected, (name, microbatches, seen["peak"], expected)
+        assert max(alive) == expected, (name, microbatches, alive, expected)
         assert not any(stage.in_flight for stage in stages)
-        peaks[name, microbatches] = seen["peak"]
+        peaks[name, microbatches] = max(alive)
     assert peaks["1f1b", 4] == peaks["1f1b", 16]
 
 
@@ -372,7 +387,7 @@ def a_schedule_changes_no_bit():
     try:
         for name in ("gpipe", "interleaved-1f1b", "zb-h1", *SCHEDULES):
             trial = Trial(Linear, name, 5)
-            calls = [((x.float(),), {}, y.float()) for (x,), _, y in batches(5)]
+            calls = as_float(batches(5))
             expected = trial.eager(calls)
             losses = trial.pipe.step_microbatches(*zip(*calls, strict=True))
             assert losses is None or all(torch.equal(*pair) for pair in zip(losses, expected, strict=True))
@@ -387,6 +402,7 @@ CASES = (
     frozen_parameters_get_no_gradient,
     parameters_may_be_frozen_and_trained_again,
     buffers_are_updated_once_in_the_order_of_microbatches,
+    preparing_changes_nothing,
     evaluation_is_possible_at_any_time,
     shapes_and_modes_may_change_between_steps,
     dropout_is_the_same_in_forward_and_backward,

@@ -33,7 +33,7 @@ def test_what_cannot_be_cut_is_refused_with_what_to_do(value, match):
 
 
 def test_a_target_may_have_several_rows_for_each_of_the_batch():
-    lengths = {}
+    lengths: dict[str, int] = {}
     split_batch({"x": torch.ones(4, 3)}, 2, {}, lengths)
     assert split_batch({"target": torch.ones(12)}, 2, {}, lengths)[0]["target"].shape == (6,)
 
