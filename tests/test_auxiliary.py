@@ -59,6 +59,7 @@ def test_their_sum_is_an_output_of_a_traced_stage_with_a_tangent(loss_fn: Any) -
         values["tangent.output"] = torch.ones(2, 3)
         total = total + output.sum()
     total.backward()
+    assert graphs.backward is not None
     gradients = graphs.parameter_gradients(graphs.backward(values))
     for name, parameter in module.named_parameters():
         torch.testing.assert_close(gradients[name], parameter.grad)

@@ -49,8 +49,7 @@ class Pipeline:
     A stage that returns a tuple calls the next one with its elements; any other value is the next one's argument.
     Stages run as traced graphs: gradients are those of the unsplit model, and modules need not inherit from anything.
     What is random in a forward is drawn from this rank's generator when it runs, and is the same in its backward.
-    Buffers are updated once for every microbatch. A stage adds up gradients in the order of its backwards: that of
-    microbatches in the schedules of the library, so that none of them changes a bit.
+    Buffers are updated once for every microbatch, in the order of its forwards.
 
     Args:
         stages: one module per stage of the schedule, None where another rank holds it.
@@ -65,6 +64,9 @@ class Pipeline:
             every microbatch gets the whole, as it must for scalars and offsets.
         tied: parameters that are one although two ranks hold them, as "stage.name": ``{"3.head.weight":
             "0.embed.weight"}``; ``ap.tied_parameters`` finds them. Their gradients are added up over the ranks.
+        fixed_sums: add up a stage's gradients in the order of microbatches, so that a schedule changes no bit of them,
+            save of tied parameters; of the library's schedules only looped-bfs adds in another order without it.
+            Gradients that come early are kept until it is their turn.
         timeout: how long a rank waits for a message before it gives up and says what it waited for.
 
     Raises PipelineError for stages, ranks or a schedule that do not fit together; ScheduleError for a schedule that is
@@ -90,6 +92,7 @@ class Pipeline:
         plan_group: dist.ProcessGroup | None = None,
         batch_dims: BatchDims = MappingProxyType({}),
         tied: Mapping[str, str] = MappingProxyType({}),
+        fixed_sums: bool = False,
         timeout: timedelta = timedelta(minutes=5),
     ) -> None:
         rank, size, group = _place(group)
@@ -97,7 +100,7 @@ class Pipeline:
         self._given = schedule
         _check(stages, schedule, rank, size)
         schedule.check()
-        self._settings = Settings(schedule.lowered(), rank, group, plan_group, loss_fn, policy, costs)
+        self._settings = Settings(schedule.lowered(), rank, group, plan_group, loss_fn, policy, costs, fixed_sums)
         self._messages = Messages(group, timeout)
         self._operations: dict[str, Operation] = {}
         self._prepared: dict[str, _Prepared] = {}

@@ -56,6 +56,7 @@ class Settings:
     loss_fn: Loss | None
     policy: str | Policy
     costs: NodeCosts | None
+    fixed_sums: bool = False
     evaluates: bool = False
 
 
@@ -114,6 +115,7 @@ def prepare(
             only_live(graphs, arriving.get(index, frozenset())),
             inside=len(heard[index].needs),
             keeps_outputs=settings.evaluates and index == placement.stages - 1,
+            fixed_sums=settings.fixed_sums,
         )
         for index, graphs in traced.items()
     }

@@ -31,10 +31,18 @@ class LocalStage:
     Args:
         inside: how many of the inputs the stage before hands over.
         keeps_outputs: whether what forward returned is kept.
+        fixed_sums: whether gradients are added up in the order of microbatches, whatever order they come in.
     """
 
     def __init__(
-        self, index: int, module: nn.Module, graphs: StageGraphs, *, inside: int = 0, keeps_outputs: bool = False
+        self,
+        index: int,
+        module: nn.Module,
+        graphs: StageGraphs,
+        *,
+        inside: int = 0,
+        keeps_outputs: bool = False,
+        fixed_sums: bool = False,
     ) -> None:
         self.index, self.module, self.graphs = index, module, graphs
         self.inputs = [f"input.{path}" for path in graphs.arguments.paths]
@@ -52,7 +60,9 @@ class LocalStage:
             for gradient, path in zip(self.input_gradients[inside:], self.inputs[inside:], strict=True)
             if gradient is not None
         ]
-        self._keeps_outputs = keeps_outputs
+        self._keeps_outputs, self._fixed_sums = keeps_outputs, fixed_sums
+        self._early: dict[str, dict[int, torch.Tensor]] = {}
+        self._added: dict[str, int] = {}
         self._kept: dict[int, Values] = {}
         self._bound: Values = {}
         self._parameters: dict[str, nn.Parameter] = {}
@@ -92,6 +102,8 @@ class LocalStage:
         for losses in self.losses.values():
             losses.clear()
         self._kept.clear()
+        self._early.clear()
+        self._added.clear()
         self.outputs.clear()
         self.outside_gradients.clear()
 
@@ -147,7 +159,7 @@ class LocalStage:
         if kind == "F":
             self._finish_forward(microbatch, result)
             return
-        self._accumulate(result)
+        self._accumulate(microbatch, result)
         for gradient, path in self._outside:
             if gradient in result:
                 self.outside_gradients[microbatch, path] = result[gradient]
@@ -174,17 +186,27 @@ class LocalStage:
             name: value for source in (values, result) for name, value in source.items() if name in takes
         }
 
-    def _accumulate(self, result: Values) -> None:
+    def _accumulate(self, microbatch: int, result: Values) -> None:
         for name, source in self._gradients:
             gradient = result.get(name)
             if gradient is None:
                 continue
-            parameter = self._parameters[source]
-            if parameter.grad is None:
-                # A copy: the graph may have handed the same memory to the weight half, which still needs it.
-                parameter.grad = gradient.detach().clone()
-            else:
-                parameter.grad.add_(gradient)
+            if not self._fixed_sums:
+                self._add(source, gradient)
+                continue
+            early = self._early.setdefault(name, {})
+            early[microbatch] = gradient
+            while (following := self._added.get(name, 0)) in early:
+                self._add(source, early.pop(following))
+                self._added[name] = following + 1
+
+    def _add(self, source: str, gradient: torch.Tensor) -> None:
+        parameter = self._parameters[source]
+        if parameter.grad is None:
+            # A copy: the graph may have handed the same memory to the weight half, which still needs it.
+            parameter.grad = gradient.detach().clone()
+        else:
+            parameter.grad.add_(gradient)
 
 
 def _taken_by(graph: StageGraph | None) -> frozenset[str]:
