@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from annopipe.costs.node_costs import NodeCosts
 from annopipe.errors import PipelineError
+from annopipe.ordering.combining import StageNodeCosts
 from annopipe.ordering.plan import OverlapPlan
 from annopipe.ordering.registry import Policy
 from annopipe.pipeline.combined import Combined, Parts
@@ -39,7 +39,7 @@ class Pipeline:
         group: the ranks of the pipeline, None for all; rank r of the group holds the stages of rank r of the placement.
         loss_fn: ``loss_fn(output, target)`` per microbatch; gradients are those of the sum of the losses.
         policy: how combined graphs are ordered: see ``annopipe.overlap``.
-        costs: what policies assume about nodes; None is the roofline of this device.
+        costs: what policies assume about nodes, as for ``ap.costs.actions``; None is the roofline of this device.
         plan_group: the ranks that run the same collectives as this one, such as the expert-parallel group, and so must
             order combined graphs alike.
         timeout: how long a rank waits for a message before it gives up and says what it waited for.
@@ -63,7 +63,7 @@ class Pipeline:
         loss_fn: Callable[[Any, Any], torch.Tensor] | None = None,
         policy: str | Policy = "auto",
         *,
-        costs: NodeCosts | None = None,
+        costs: StageNodeCosts | None = None,
         plan_group: dist.ProcessGroup | None = None,
         timeout: timedelta = timedelta(minutes=5),
     ) -> None:

@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from annopipe.costs.node_costs import NodeCosts
 from annopipe.errors import AnnopipeError, PipelineError
 from annopipe.graphs.stage_graphs import StageGraphs
 from annopipe.graphs.tracing import trace
+from annopipe.ordering.combining import StageNodeCosts
 from annopipe.ordering.registry import Policy
 from annopipe.pipeline.boundary import Boundary, Link
 from annopipe.pipeline.combined import Combined, Parts, parts_of
@@ -49,7 +49,7 @@ class Settings:
     plan_group: dist.ProcessGroup | None
     loss_fn: Loss | None
     policy: str | Policy
-    costs: NodeCosts | None
+    costs: StageNodeCosts | None
 
 
 @dataclasses.dataclass(frozen=True)
