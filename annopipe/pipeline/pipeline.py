@@ -1,6 +1,5 @@
 """``Pipeline``: train the stages of a model under a pipeline schedule, with explicit graphs, on torch.distributed."""
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -13,6 +12,7 @@ from annopipe.errors import PipelineError
 from annopipe.ordering.combining import StageNodeCosts
 from annopipe.ordering.plan import OverlapPlan
 from annopipe.ordering.registry import Policy
+from annopipe.pipeline.agreeing import agreed_text, digest
 from annopipe.pipeline.combined import Combined, Parts
 from annopipe.pipeline.interpreter import Interpreter, Operation, StepInputs
 from annopipe.pipeline.messages import Messages
@@ -74,6 +74,7 @@ class Pipeline:
         schedule.check()
         self._settings = Settings(schedule.lowered(), rank, group, plan_group, loss_fn, policy, costs)
         self._messages = Messages(group, timeout)
+        self._schedule_digest = digest(repr(self.schedule.programs.texts()))
         self._operations: dict[str, Operation] = {}
         self._prepared: dict[str, _Prepared] = {}
 
@@ -171,7 +172,7 @@ class Pipeline:
 
     def _find(self, calls: list[Call]) -> _Prepared:
         """What was prepared for such calls; prepared now when there is nothing."""
-        signature = self._agreed(self._signature(calls[0]))
+        signature = agreed_text(self._signature(calls[0]), self._schedule_digest, self._settings.group)
         if signature not in self._prepared:
             missing = sorted(
                 {action.kind for action in self.schedule.ranks[self._settings.rank]}
@@ -194,23 +195,6 @@ class Pipeline:
         parts += [signature_text(call.target) if last in held else ""]
         parts += [f"{index}{module.training}" for index, module in held.items()]
         return " ".join(parts)
-
-    def _agreed(self, own: str) -> str:
-        """One text for what all ranks were called with, so that all know when to prepare again."""
-        digest = hashlib.sha256(own.encode()).hexdigest()
-        if self._settings.group is None:
-            return digest
-        everyone: list[Any] = [None] * self.schedule.placement.ranks
-        dist.all_gather_object(everyone, (digest, self._fingerprint), group=self._settings.group)
-        prints = [found for _, found in everyone]
-        if len(set(prints)) > 1:
-            other = next(rank for rank, found in enumerate(prints) if found != prints[0])
-            raise PipelineError(f"ranks 0 and {other} have different schedules; give all ranks the same")
-        return " ".join(found for found, _ in everyone)
-
-    @property
-    def _fingerprint(self) -> str:
-        return hashlib.sha256(repr(self.schedule.programs.texts()).encode()).hexdigest()
 
 
 def _place(group: dist.ProcessGroup | None) -> tuple[int, int, dist.ProcessGroup | None]:

@@ -120,6 +120,8 @@ def _traced(
 
 def accepted(module: nn.Module, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Those keyword arguments that the module's forward has a name for."""
+    if not kwargs:
+        return {}
     parameters = inspect.signature(module.forward).parameters
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return dict(kwargs)
