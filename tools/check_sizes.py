@@ -31,6 +31,7 @@ ADAPTERS = {
     "annopipe/models/exchange.py": "torch.distributed._functional_collectives (registers the gradient of waiting)",
     "annopipe/models/plain.py": "torch.distributed._functional_collectives (the model as users write it)",
     "annopipe/ordering/torch_scheduler.py": "torch._inductor.fx_passes.overlap_scheduling (the policy torch)",
+    "annopipe/pipeline/labels.py": "torch._C._profiler (labels that cost little)",
     "annopipe/pytrees.py": "torch.utils._pytree",
     "benchmarks/groups/gloo.py": "ProcessGroup (what carries a group's messages)",
 }

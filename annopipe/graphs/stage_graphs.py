@@ -81,6 +81,16 @@ class StageGraphs:
         """The rest of backward: parameter gradients that can wait."""
         return self._halves[1] if self._halves else None
 
+    def of_kind(self, kind: str) -> StageGraph | None:
+        """The graph of an action: F, B, I or W; None when nothing is differentiated."""
+        if kind == "F":
+            return self.forward
+        if kind == "B":
+            return self.backward
+        if kind not in ("I", "W"):
+            raise GraphError(f"a stage has no graph {kind!r}; it has F, B, I and W")
+        return self.backward_input if kind == "I" else self.backward_weight
+
     def bind(self, module: nn.Module) -> dict[str, Any]:
         """Values for the parameter and buffer ports, by port name.
 

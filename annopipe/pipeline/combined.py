@@ -5,11 +5,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from annopipe.costs.node_costs import NodeCosts
 from annopipe.errors import PipelineError
-from annopipe.graphs.multiplexing import multiplex
 from annopipe.graphs.stage_graph import StageGraph
-from annopipe.ordering.planning import overlap
+from annopipe.ordering.combining import Part, StageNodeCosts, combine, lanes_of
 from annopipe.ordering.registry import Policy
 from annopipe.pipeline.graph_call import GraphCall
 from annopipe.pipeline.stage import LocalStage
@@ -41,15 +39,18 @@ class Combined:
         parts: Parts,
         graphs: Sequence[StageGraph | None],
         policy: str | Policy,
-        costs: NodeCosts | None,
+        costs: StageNodeCosts | None,
         group: dist.ProcessGroup | None,
     ) -> None:
-        self._present = [index for index, graph in enumerate(graphs) if graph is not None]
-        lanes = _lanes([parts[index][0] for index in self._present])
-        both = multiplex(*(graphs[index] for index in self._present), lanes=lanes)  # type: ignore[arg-type]
-        self.plan = overlap(both, policy=policy, costs=costs, group=group)
+        present = [
+            (index, Part(kind, stage, graph))
+            for index, ((kind, stage), graph) in enumerate(zip(parts, graphs, strict=True))
+            if graph is not None
+        ]
+        self._present = [index for index, _ in present]
+        self.plan = combine([part for _, part in present], policy, costs, group)
         self.plan.check_ranks()
-        self._call = GraphCall(self.plan.graph, lanes)
+        self._call = GraphCall(self.plan.graph, lanes_of([part.kind for _, part in present]))
 
     def __call__(self, values: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """The results of each part, in the order of the parts; empty for a part without a graph."""
@@ -61,7 +62,7 @@ def combinations(
     actions: Iterable[Action],
     stages: Mapping[int, LocalStage],
     policy: str | Policy,
-    costs: NodeCosts | None,
+    costs: StageNodeCosts | None,
     group: dist.ProcessGroup | None,
 ) -> dict[Parts, Combined]:
     """One combined graph for every distinct combination, in the order in which a rank's actions have them first.
@@ -90,16 +91,3 @@ def _check_buffers(parts: Parts, stages: Mapping[int, LocalStage]) -> None:
                 f"the schedule combines two forwards of stage {stage}, which updates its buffer {updated[0]}: one "
                 "update would be lost; take a schedule that runs them one after the other"
             )
-
-
-def _lanes(kinds: Sequence[str]) -> list[str]:
-    """One name per part: its kind, with a number where a kind comes twice.
-
-    >>> _lanes(["F", "B", "B"])
-    ['F', 'B0', 'B1']
-    """
-    if not kinds:
-        raise PipelineError("a combination has no part with a graph; this is a mistake in annopipe")
-    return [
-        kind if kinds.count(kind) == 1 else f"{kind}{kinds[:index].count(kind)}" for index, kind in enumerate(kinds)
-    ]

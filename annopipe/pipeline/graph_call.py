@@ -1,7 +1,7 @@
 """Call a stage graph, or several as one combined graph, on the values of microbatches, with little overhead."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ class GraphCall:
     """
 
     def __init__(self, graph: StageGraph, lanes: Sequence[str] = ()) -> None:
-        self._module = graph.module
+        self._forward = graph.module.forward  # without the module's hooks: nobody can have put one on it
         self._inputs = [_split(port, lanes) for port in graph.inputs]
         self._outputs = [_split(port, lanes) for port in graph.outputs]
         self._lanes = max(1, len(lanes))
@@ -27,24 +27,25 @@ class GraphCall:
 
     def __call__(self, *values: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The results, by port name, one dictionary per lane."""
-        with torch.no_grad(), _without_autocast(self._devices):
-            found = self._module(*[values[lane][name] for lane, name in self._inputs])
+        given = [values[lane][name] for lane, name in self._inputs]
+        with torch.no_grad():
+            if any(map(torch.is_autocast_enabled, self._devices)):
+                found = self._without_autocast(given)
+            else:
+                found = self._forward(*given)
         results: list[dict[str, Any]] = [{} for _ in range(self._lanes)]
         for (lane, name), value in zip(self._outputs, found, strict=True):
             results[lane][name] = value
         return results
 
+    def _without_autocast(self, given: Sequence[Any]) -> Any:
+        """Casts are nodes of the graph."""
+        with contextlib.ExitStack() as stack:
+            for device in self._devices:
+                stack.enter_context(torch.autocast(device, enabled=False))
+            return self._forward(*given)
+
 
 def _split(port: Port, lanes: Sequence[str]) -> tuple[int, str]:
     lane, _, name = port.name.partition(".")
     return (lanes.index(lane), name) if lane in lanes else (0, port.name)
-
-
-@contextlib.contextmanager
-def _without_autocast(devices: Sequence[str]) -> Iterator[None]:
-    """Casts are nodes of the graph."""
-    on = [device for device in devices if torch.is_autocast_enabled(device)]
-    with contextlib.ExitStack() as stack:
-        for device in on:
-            stack.enter_context(torch.autocast(device, enabled=False))
-        yield

@@ -9,6 +9,7 @@ import torch
 from annopipe.errors import AnnopipeError, PipelineError
 from annopipe.pipeline.boundary import Link
 from annopipe.pipeline.combined import Combined, Parts, parts_of
+from annopipe.pipeline.labels import label
 from annopipe.pipeline.messages import Messages, Received
 from annopipe.pipeline.stage import LocalStage
 from annopipe.pipeline.step_inputs import StepInputs
@@ -155,7 +156,7 @@ def _nothing(_: StepInputs) -> None:
 
 def _do(text: str, step: Step, inputs: StepInputs) -> None:
     try:
-        with torch.profiler.record_function(text):
+        with label(text):
             step(inputs)
     except PipelineError as error:
         raise PipelineError(f"in {text}: {error}") from error

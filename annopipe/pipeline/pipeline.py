@@ -1,7 +1,6 @@
 """``Pipeline``: train the stages of a model under a pipeline schedule, with explicit graphs, on torch.distributed."""
 
 import dataclasses
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
@@ -11,12 +10,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from annopipe.costs.node_costs import NodeCosts
 from annopipe.errors import PipelineError
 from annopipe.graphs.arguments import TARGET
 from annopipe.graphs.stage_graphs import AUXILIARY_LOSS, LOSS
+from annopipe.ordering.combining import StageNodeCosts
 from annopipe.ordering.plan import OverlapPlan
 from annopipe.ordering.registry import Policy
+from annopipe.pipeline.agreeing import agreed_text, digest
 from annopipe.pipeline.combined import Combined, Parts
 from annopipe.pipeline.evaluation import evaluation_mode, forwards_of
 from annopipe.pipeline.interpreter import Interpreter, Operation
@@ -57,7 +57,7 @@ class Pipeline:
         group: the ranks of the pipeline, None for all; rank r of the group holds the stages of rank r of the placement.
         loss_fn: ``loss_fn(output, target)`` per microbatch; gradients are those of the sum of the losses.
         policy: how combined graphs are ordered: see ``annopipe.overlap``.
-        costs: what policies assume about nodes; None is the roofline of this device.
+        costs: what policies assume about nodes, as for ``ap.costs.actions``; None is the roofline of this device.
         plan_group: the ranks that run the same collectives as this one, such as the expert-parallel group, and so must
             order combined graphs alike.
         batch_dims: the dimension of the batch by name of argument ("x", "masks.0", "target"), 0 where not named; None:
@@ -88,7 +88,7 @@ class Pipeline:
         loss_fn: Callable[[Any, Any], torch.Tensor] | None = None,
         policy: str | Policy = "auto",
         *,
-        costs: NodeCosts | None = None,
+        costs: StageNodeCosts | None = None,
         plan_group: dist.ProcessGroup | None = None,
         batch_dims: BatchDims = MappingProxyType({}),
         tied: Mapping[str, str] = MappingProxyType({}),
@@ -102,6 +102,7 @@ class Pipeline:
         schedule.check()
         self._settings = Settings(schedule.lowered(), rank, group, plan_group, loss_fn, policy, costs, fixed_sums)
         self._messages = Messages(group, timeout)
+        self._schedule_digest = digest(repr(self.schedule.programs.texts()))
         self._operations: dict[str, Operation] = {}
         self._prepared: dict[str, _Prepared] = {}
         self._auxiliary: dict[int, list[torch.Tensor]] = {}
@@ -277,7 +278,7 @@ class Pipeline:
     def _find(self, calls: list[Call], *, evaluates: bool = False) -> _Prepared:
         """What was prepared for such calls; prepared now when there is nothing."""
         own = self._signature(calls, evaluates=evaluates)
-        signature = self._agreed(own)
+        signature = agreed_text(own, self._schedule_digest, self._settings.group)
         if signature not in self._prepared:
             settings = self._settings
             if evaluates:
@@ -308,23 +309,6 @@ class Pipeline:
                 )
         modules = [f"{index} {module_text(module)}" for index, module in self._modules.items()]
         return " ".join([str(evaluates), texts[0], *modules])
-
-    def _agreed(self, own: str) -> str:
-        """One text for what all ranks were called with, so that all know when to prepare again."""
-        digest = hashlib.sha256(own.encode()).hexdigest()
-        if self._settings.group is None:
-            return digest
-        everyone: list[Any] = [None] * self.schedule.placement.ranks
-        dist.all_gather_object(everyone, (digest, self._fingerprint), group=self._settings.group)
-        prints = [found for _, found in everyone]
-        if len(set(prints)) > 1:
-            other = next(rank for rank, found in enumerate(prints) if found != prints[0])
-            raise PipelineError(f"ranks 0 and {other} have different schedules; give all ranks the same")
-        return " ".join(found for found, _ in everyone)
-
-    @property
-    def _fingerprint(self) -> str:
-        return hashlib.sha256(repr(self.schedule.programs.texts()).encode()).hexdigest()
 
 
 def _in_order(by_microbatch: Mapping[int, T]) -> list[T]:

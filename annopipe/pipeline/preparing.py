@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from annopipe.costs.node_costs import NodeCosts
 from annopipe.errors import AnnopipeError, PipelineError
 from annopipe.graphs.stage_graphs import StageGraphs
 from annopipe.graphs.tracing import trace
+from annopipe.ordering.combining import StageNodeCosts
 from annopipe.ordering.registry import Policy
 from annopipe.pipeline.boundary import Boundary, Link
 from annopipe.pipeline.combined import Combined, Parts, combinations, parts_of
@@ -55,7 +55,7 @@ class Settings:
     plan_group: dist.ProcessGroup | None
     loss_fn: Loss | None
     policy: str | Policy
-    costs: NodeCosts | None
+    costs: StageNodeCosts | None
     fixed_sums: bool = False
     evaluates: bool = False
 
@@ -169,6 +169,8 @@ def _traced(settings: Settings, module: nn.Module, call: Call, before: Boundary 
 
 def accepted(module: nn.Module, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Those keyword arguments that the module's forward has a name for."""
+    if not kwargs:
+        return {}
     parameters = inspect.signature(module.forward).parameters
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return dict(kwargs)

@@ -66,6 +66,7 @@ class LocalStage:
         self._kept: dict[int, Values] = {}
         self._bound: Values = {}
         self._parameters: dict[str, nn.Parameter] = {}
+        self._updates_buffers = any(port.role == "buffer_update" for port in graphs.forward.outputs)
         self._for_backward = _taken_by(graphs.backward)
         self._for_weight = _taken_by(graphs.backward_weight)
         self._gradients = (
@@ -173,7 +174,8 @@ class LocalStage:
 
     def _finish_forward(self, microbatch: int, result: Values) -> None:
         values = self._kept[microbatch]
-        self.graphs.write_buffers(self.module, result)
+        if self._updates_buffers:
+            self.graphs.write_buffers(self.module, result)
         for name, found in self.losses.items():
             found[microbatch] = result[name]
         if self._keeps_outputs:

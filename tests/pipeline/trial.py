@@ -16,7 +16,9 @@ import annopipe as ap
 from benchmarks.launch import end_rank
 
 # A chain, a V with split backwards, and a V with combined graphs; tracing takes long where many ranks share few cores.
-SCHEDULES = {"1": ("1f1b", "dualpipev"), "2": ("1f1b", "zbv", "dualpipev"), "4": ("1f1b",)}[os.environ["WORLD_SIZE"]]
+SCHEDULES = {"1": ("1f1b", "dualpipev"), "2": ("1f1b", "zbv", "dualpipev"), "4": ("1f1b",)}.get(
+    os.environ.get("WORLD_SIZE", "1"), ()
+)
 
 
 class Trial:
