@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from annopipe import costs
     from annopipe.annotate import comm, nano_batch, nano_batches, region
+    from annopipe.auxiliary import auxiliary_loss, auxiliary_losses
     from annopipe.costs.node_costs import NodeCosts
     from annopipe.errors import (
         AnnopipeError,
@@ -32,8 +33,10 @@ if TYPE_CHECKING:
     from annopipe.ordering.planning import overlap
     from annopipe.ordering.problem import OverlapProblem
     from annopipe.ordering.registry import policies, policy
+    from annopipe.pipeline.clipping import clip_grad_norm_
     from annopipe.pipeline.pipeline import Pipeline
     from annopipe.pipeline.splitting import split
+    from annopipe.pipeline.tied import tied_parameters
     from annopipe.scheduling import placement
     from annopipe.scheduling.action_costs import ActionCosts
     from annopipe.scheduling.actions import Action
@@ -62,6 +65,9 @@ _EXPORTS = {
     "Operation": "annopipe.scheduling.operations",
     "Decision": "annopipe.scheduling.generation.explaining",
     "Action": "annopipe.scheduling.actions",
+    "auxiliary_loss": "annopipe.auxiliary",
+    "auxiliary_losses": "annopipe.auxiliary",
+    "clip_grad_norm_": "annopipe.pipeline.clipping",
     "comm": "annopipe.annotate",
     "nano_batch": "annopipe.annotate",
     "nano_batches": "annopipe.annotate",
@@ -93,6 +99,7 @@ _EXPORTS = {
     "schedule_spec": "annopipe.scheduling.library",
     "schedules": "annopipe.scheduling.library",
     "simulate": "annopipe.simulation",
+    "tied_parameters": "annopipe.pipeline.tied",
     "trace": "annopipe.graphs.tracing",
 }
 
@@ -125,6 +132,9 @@ __all__ = [
     "StageGraph",
     "StageGraphs",
     "Timeline",
+    "auxiliary_loss",
+    "auxiliary_losses",
+    "clip_grad_norm_",
     "comm",
     "costs",
     "extract",
@@ -148,6 +158,7 @@ __all__ = [
     "schedules",
     "simulate",
     "split",
+    "tied_parameters",
     "trace",
 ]
 

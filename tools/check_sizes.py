@@ -32,13 +32,14 @@ ADAPTERS = {
     "annopipe/models/plain.py": "torch.distributed._functional_collectives (the model as users write it)",
     "annopipe/ordering/torch_scheduler.py": "torch._inductor.fx_passes.overlap_scheduling (the policy torch)",
     "annopipe/pipeline/profiling.py": "whether a profiler records",
+    "annopipe/pipeline/labels.py": "torch._C._profiler (labels that cost little)",
     "annopipe/pytrees.py": "torch.utils._pytree",
     "benchmarks/groups/gloo.py": "ProcessGroup (what carries a group's messages)",
 }
 # Floors of annopipe, lowest first. Packages on one floor do not know each other.
 FLOORS = (
-    "errors pytrees | annotate simulation | scheduling graphs kernels | costs models | ordering | pipeline | cli | "
-    "__main__"
+    "errors pytrees | annotate auxiliary simulation | scheduling graphs kernels | costs models | ordering | pipeline | "
+    "cli | __main__"
 )
 # A class's own private names may be its parents'; those of os and sys are documented.
 PUBLIC_OWNERS = ("self", "cls", "super()", "os", "sys")

@@ -8,30 +8,18 @@ import torch
 
 from annopipe.pipeline.boundary import Link
 from annopipe.pipeline.combined import Combined, Parts, parts_of
+from annopipe.pipeline.labels import label
 from annopipe.pipeline.messages import Messages, Received
 from annopipe.pipeline.places import InAction
-from annopipe.pipeline.profiling import action_range
 from annopipe.pipeline.stage import LocalStage
+from annopipe.pipeline.step_inputs import StepInputs
 from annopipe.scheduling.actions import COMPUTE, MESSAGES, PARAMETERS, Action
 from annopipe.scheduling.placement import Placement
 
-__all__ = ["Interpreter", "Operation", "StepInputs"]
+__all__ = ["Interpreter", "Operation"]
 
 Operation = Callable[[int, int | None], None]
 _BUILT_IN = frozenset((*COMPUTE, *MESSAGES))
-
-
-class StepInputs:
-    """What a step was called with: values by input port for the first and the last stage, by microbatch."""
-
-    def __init__(self, by_stage: Mapping[int, Sequence[Mapping[str, Any]]], loss_scale: float) -> None:
-        self.by_stage = by_stage
-        self.loss_scale = loss_scale
-
-    def of(self, stage: int, microbatch: int) -> Mapping[str, Any]:
-        """Further values of one microbatch of a stage."""
-        found = self.by_stage.get(stage)
-        return found[microbatch] if found else {}
 
 
 Step = Callable[[StepInputs], None]
@@ -70,7 +58,7 @@ class Interpreter:
         for inbox in self._inboxes.values():
             inbox.clear()
         for text, place, step in self._steps:
-            with place, action_range(text):
+            with place, label(text):
                 step(inputs)
         self._messages.flush()
 
@@ -78,7 +66,8 @@ class Interpreter:
         """The function that does an action."""
         kind, stage, microbatch = action.kind, action.stage, action.microbatch
         if action.parts:
-            return partial(self._combine, action.parts, self._combined[parts_of(action)])
+            combined = self._combined.get(parts_of(action))  # none of backwards that nothing is differentiated in
+            return partial(self._combine, action.parts, combined) if combined is not None else _nothing
         if kind in PARAMETERS:
             return _nothing  # the parameters of a stage are whole
         if microbatch is None or kind not in _BUILT_IN:
@@ -122,7 +111,7 @@ class Interpreter:
             link = self._links.get(local.index)
             gradients = self._take("B", local.index, microbatch) if link is not None and link.returning else []
             named = dict(zip(link.returning_ports, gradients, strict=True)) if link is not None else {}
-            local.start_backward(microbatch, named, inputs.loss_scale)
+            local.start_backward(microbatch, named, inputs.scales)
 
     def _end(self, kind: str, local: LocalStage, microbatch: int, result: dict[str, Any]) -> None:
         """Hand on what others need, and keep what the stage needs itself."""

@@ -18,7 +18,7 @@ SAID = {
     "schedule": "rank 0 and rank 1 have different arguments, the schedule: ",
     "policy": "rank 0 and rank 1 have different arguments, the policy: auto and list",
     "call": "rank 0 and rank 1 have different arguments, call: step and prepare",
-    "loss_fn": "the schedule differentiates stage 1, the last one, and Pipeline got no loss_fn on its rank, 1",
+    "loss_fn": "the schedule has backwards and there is no loss: give Pipeline a loss_fn",
     "inputs": "stage 0 on rank 0: CaptureError: the arguments do not fit Block.forward(x): too many positional",
     "no inputs": "the arguments do not fit Block.forward(x): missing a required argument: 'x'",
     "no target": "step was called without target on this rank, that of the loss",
