@@ -22,7 +22,7 @@ SAID = {
     "inputs": "stage 0 on rank 0: CaptureError: the arguments do not fit Block.forward(x): too many positional",
     "no inputs": "the arguments do not fit Block.forward(x): missing a required argument: 'x'",
     "no target": "step was called without target on this rank, that of the loss",
-    "uncut": "has shape (3, 6) and the schedule 2 microbatches",
+    "uncut": "x has shape (3, 6), and its dimension 0 cannot be cut into 2 equal microbatches",
     "cut": "stage 1 on rank 1: CaptureError: cannot trace Wide",
     "no grad": "step differentiates, and is called inside torch.no_grad",
     "meta": "stage 1: first.weight is on the meta device and has no values",

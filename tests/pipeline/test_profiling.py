@@ -16,7 +16,7 @@ def trace_of(pipe, path):
         pipe.step(x, target=y)
     running.export_chrome_trace(str(path))
     events = json.loads(path.read_text())["traceEvents"]
-    return [event for event in events if event.get("cat") == "user_annotation"]
+    return [event for event in events if event.get("ph") == "X" and event.get("cat") in ("cpu_op", "user_annotation")]
 
 
 def test_a_chrome_trace_has_a_range_per_action_with_its_regions_inside(tmp_path):
