@@ -68,8 +68,8 @@ class Pipeline:
         fixed_sums: add up a stage's gradients in the order of microbatches, so that a schedule changes no bit of them,
             save of tied parameters; of the library's schedules only looped-bfs adds in another order without it.
             Gradients that come early are kept until it is their turn.
-        timeout: how long a rank waits for another in a call, in messages and in the collectives of graphs, before all ranks
-            stop and say what they waited for; then the connections of the groups are closed, and the ranks have to be
+        timeout: how long a rank waits for another, in messages and in the collectives of graphs, before all ranks stop
+            and say what they waited for; then the connections of the groups are closed, and the ranks have to be
             started again. While stages are traced, the limit of the process group itself holds.
 
     Raises PipelineError for stages, ranks or a schedule that do not fit together; ScheduleError for a schedule that is
