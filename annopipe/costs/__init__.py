@@ -3,6 +3,7 @@
 ``ap.costs.measure(graph, values)``, ``ap.costs.roofline(graph, "h100")`` and ``ap.costs.load(path)`` return
 ``ap.NodeCosts``; ``ap.costs.measure_interference(group)`` measures what communication does to computation.
 ``ap.costs.table(F=1.0, ...)`` returns ``ap.ActionCosts``, and needs no torch: names are imported when they are used.
+``ap.costs.actions(graphs, node_costs)`` makes ``ap.ActionCosts`` of both; it plans, so it lives above, in ``ordering``.
 """
 
 import importlib
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _EXPORTS = {
     "ActionCosts": "annopipe.scheduling.action_costs",
+    "actions": "annopipe.ordering.action_costs",
     "Hardware": "annopipe.costs.hardware",
     "Interference": "annopipe.costs.interference",
     "LaunchCall": "annopipe.costs.measurement",
@@ -46,6 +48,7 @@ __all__ = [
     "Link",
     "NodeCosts",
     "NodeLimit",
+    "actions",
     "load",
     "local_hardware",
     "machine",

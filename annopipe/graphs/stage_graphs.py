@@ -16,18 +16,29 @@ from annopipe.graphs.ports import Port
 from annopipe.graphs.source_guards import SourceGuards
 from annopipe.graphs.stage_graph import StageGraph
 
-__all__ = ["OutputLayout", "StageGraphs"]
+__all__ = ["AUXILIARY_LOSS", "LOSS", "OutputLayout", "StageGraphs"]
+
+# What the ports of the two scalars are called: of loss_fn, and of the sum of what forward gave to ``auxiliary_loss``.
+LOSS, AUXILIARY_LOSS = "loss", "auxiliary_loss"
 
 
 @dataclasses.dataclass(frozen=True)
 class OutputLayout:
-    """How a module's result is put together from output ports and constants."""
+    """How a module's result is put together from output ports and constants.
+
+    losses: those of LOSS and AUXILIARY_LOSS that are outputs too, before all others.
+    """
 
     paths: tuple[str, ...]
     tensors: tuple[str, ...]
     constants: tuple[Guard, ...]
     spec: pytrees.TreeSpec
-    has_loss: bool = False
+    losses: tuple[str, ...] = ()
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether the graph computes ``loss_fn``."""
+        return LOSS in self.losses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +80,16 @@ class StageGraphs:
     def backward_weight(self) -> StageGraph | None:
         """The rest of backward: parameter gradients that can wait."""
         return self._halves[1] if self._halves else None
+
+    def of_kind(self, kind: str) -> StageGraph | None:
+        """The graph of an action: F, B, I or W; None when nothing is differentiated."""
+        if kind == "F":
+            return self.forward
+        if kind == "B":
+            return self.backward
+        if kind not in ("I", "W"):
+            raise GraphError(f"a stage has no graph {kind!r}; it has F, B, I and W")
+        return self.backward_input if kind == "I" else self.backward_weight
 
     def bind(self, module: nn.Module) -> dict[str, Any]:
         """Values for the parameter and buffer ports, by port name.

@@ -1,20 +1,19 @@
 """Combined graphs for the actions that a schedule overlaps: one plan for every distinct pair, made before any step."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
 
-from annopipe.costs.node_costs import NodeCosts
 from annopipe.errors import PipelineError
-from annopipe.graphs.multiplexing import multiplex
 from annopipe.graphs.stage_graph import StageGraph
-from annopipe.ordering.planning import overlap
+from annopipe.ordering.combining import Part, StageNodeCosts, combine, lanes_of
 from annopipe.ordering.registry import Policy
 from annopipe.pipeline.graph_call import GraphCall
+from annopipe.pipeline.stage import LocalStage
 from annopipe.scheduling.actions import Action
 
-__all__ = ["Combined", "Parts", "parts_of"]
+__all__ = ["Combined", "Parts", "combinations", "parts_of"]
 
 Parts = tuple[tuple[str, int], ...]
 
@@ -40,15 +39,18 @@ class Combined:
         parts: Parts,
         graphs: Sequence[StageGraph | None],
         policy: str | Policy,
-        costs: NodeCosts | None,
+        costs: StageNodeCosts | None,
         group: dist.ProcessGroup | None,
     ) -> None:
-        self._present = [index for index, graph in enumerate(graphs) if graph is not None]
-        lanes = _lanes([parts[index][0] for index in self._present])
-        both = multiplex(*(graphs[index] for index in self._present), lanes=lanes)  # type: ignore[arg-type]
-        self.plan = overlap(both, policy=policy, costs=costs, group=group)
+        present = [
+            (index, Part(kind, stage, graph))
+            for index, ((kind, stage), graph) in enumerate(zip(parts, graphs, strict=True))
+            if graph is not None
+        ]
+        self._present = [index for index, _ in present]
+        self.plan = combine([part for _, part in present], policy, costs, group)
         self.plan.check_ranks()
-        self._call = GraphCall(self.plan.graph, lanes)
+        self._call = GraphCall(self.plan.graph, lanes_of([part.kind for _, part in present]))
 
     def __call__(self, values: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """The results of each part, in the order of the parts; empty for a part without a graph."""
@@ -56,14 +58,36 @@ class Combined:
         return [next(found) if index in self._present else {} for index in range(len(values))]
 
 
-def _lanes(kinds: Sequence[str]) -> list[str]:
-    """One name per part: its kind, with a number where a kind comes twice.
+def combinations(
+    actions: Iterable[Action],
+    stages: Mapping[int, LocalStage],
+    policy: str | Policy,
+    costs: StageNodeCosts | None,
+    group: dist.ProcessGroup | None,
+) -> dict[Parts, Combined]:
+    """One combined graph for every distinct combination, in the order in which a rank's actions have them first.
 
-    >>> _lanes(["F", "B", "B"])
-    ['F', 'B0', 'B1']
+    None for combinations of backwards in which nothing is differentiated.
+
+    Raises PipelineError for two forwards of a stage that updates buffers.
     """
-    if not kinds:
-        raise PipelineError("a combination has no part with a graph; this is a mistake in annopipe")
-    return [
-        kind if kinds.count(kind) == 1 else f"{kind}{kinds[:index].count(kind)}" for index, kind in enumerate(kinds)
-    ]
+    wanted = dict.fromkeys(parts_of(action) for action in actions if action.parts)
+    graphs = {parts: [stages[stage].graph(kind) for kind, stage in parts] for parts in wanted}
+    for parts in wanted:
+        _check_buffers(parts, stages)
+    return {
+        parts: Combined(parts, found, policy, costs, group)
+        for parts, found in graphs.items()
+        if any(graph is not None for graph in found)
+    }
+
+
+def _check_buffers(parts: Parts, stages: Mapping[int, LocalStage]) -> None:
+    """Two forwards in one graph would both start from the same buffers."""
+    for kind, stage in parts:
+        updated = sorted(p.source for p in stages[stage].graphs.forward.outputs if p.role == "buffer_update")
+        if kind == "F" and updated and parts.count((kind, stage)) > 1:
+            raise PipelineError(
+                f"the schedule combines two forwards of stage {stage}, which updates its buffer {updated[0]}: one "
+                "update would be lost; take a schedule that runs them one after the other"
+            )

@@ -17,6 +17,7 @@ PerStage = float | Sequence[float] | Callable[[int, int], float]
 
 _SINGLE = ("FB", "latency", "kept_for_weight")
 _PER_STAGE = ("F", "I", "W", "B", "send", "activation", "parameters")
+_NO_FUNCTION_EXPOSED = tuple(f"exposed {kind}" for kind in COMPUTE)
 _NO_FUNCTION = ("latency", "kept_for_weight", "activation", "parameters")
 
 
@@ -40,7 +41,7 @@ class ActionCosts:
         kept_for_weight: share of the activation, 0 to 1, that stays from the end of I to the end of W.
         parameters: memory that a stage's parameters and their gradients occupy all the time, per stage.
         exposed: of the time of "F", "B", "I", "W" and "FB", the communication inside it that nothing hides, per stage
-            (a number or one per stage).
+            (a number or one per stage; that of "FB" also a function as `FB`).
         operations: time of UNSHARD, RESHARD, REDUCE_GRAD and of operations that users add, by kind; 0 when absent. A
             function gets microbatch 0 for what is done once per stage.
 
@@ -58,7 +59,7 @@ class ActionCosts:
     activation: float | Sequence[float] = 1.0
     kept_for_weight: float = 1.0
     parameters: float | Sequence[float] = 0.0
-    exposed: Mapping[str, float | Sequence[float]] = field(default_factory=dict)
+    exposed: Mapping[str, float | Sequence[float] | Callable[[int, int], float]] = field(default_factory=dict)
     operations: Mapping[str, PerStage] = field(default_factory=dict)
     overlap: Callable[[Action], float | None] | None = None
 
@@ -110,11 +111,17 @@ class ActionCosts:
 
     def exposed_of(self, action: Action) -> float:
         """The communication inside an action that nothing hides."""
-        pair = [part.kind for part in action.parts]
-        if sorted(pair) == ["B", "F"] and "FB" in self.exposed:
-            return _number(self.exposed["FB"], "exposed FB", action.stage)
-        parts = action.parts or (action,)
-        return sum(_number(self.exposed.get(part.kind, 0.0), f"exposed {part.kind}", part.stage) for part in parts)
+        pair = sorted(action.parts, key=lambda part: part.kind, reverse=True)
+        of_pair = self.exposed.get("FB") if [part.kind for part in pair] == ["F", "B"] else None
+        if callable(of_pair):
+            return _checked(of_pair(pair[0].stage, pair[1].stage), f"exposed FB of {action}")
+        if of_pair is not None:
+            return _number(of_pair, "exposed FB", action.stage)
+        return sum(self._exposed_alone(part.kind, part.stage) for part in action.parts or (action,))
+
+    def _exposed_alone(self, kind: str, stage: int) -> float:
+        given = self.exposed.get(kind, 0.0)
+        return 0.0 if callable(given) else _number(given, f"exposed {kind}", stage)
 
     def refuse_other_stages(self, numbering: Numbering) -> None:
         """Raise CostError when a sequence does not have one entry for each stage."""
@@ -203,7 +210,7 @@ def _check(costs: ActionCosts) -> None:
     if costs.overlap is not None and not callable(costs.overlap):
         raise CostError(f"overlap is {costs.overlap!r}: give a function of the action; FB= takes a number too")
     for name, value in _named(costs).items():
-        function = callable(value) and name not in _NO_FUNCTION and not name.startswith("exposed ")
+        function = callable(value) and name not in _NO_FUNCTION and name not in _NO_FUNCTION_EXPOSED
         if function or (value is None and name in ("B", "FB")):
             continue
         several = isinstance(value, Sequence) and not isinstance(value, str) and name not in _SINGLE

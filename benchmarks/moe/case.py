@@ -1,0 +1,83 @@
+"""What one run of the MoE job measures, as plain data that every rank gets."""
+
+import dataclasses
+import json
+from typing import Literal
+
+from annopipe.errors import CostError
+
+__all__ = ["EAGER", "NETWORKS", "MoeCase", "NetworkKind"]
+
+NetworkKind = Literal["namespaces", "emulated", "loopback"]
+NETWORKS: tuple[NetworkKind, ...] = ("namespaces", "emulated", "loopback")
+# The schedules that torch.distributed.pipelining runs here, too.
+EAGER = ("interleaved-1f1b", "zbv", "dualpipev")
+
+
+@dataclasses.dataclass(frozen=True)
+class MoeCase:
+    """One measurement.
+
+    pipeline_ranks, expert_ranks: sizes of the two groups that every rank is in.
+    layers: transformer blocks of the model for each pipeline rank; a multiple of 2, since schedules have 1 or 2 stages
+        on a rank.
+    rows, width, top_k: tokens of a microbatch on each rank, their size, and experts that each goes to.
+    paced: computation is waiting, ``ratio`` times as long as the communication in all; else the model computes.
+    network: what carries messages between the ranks of an expert group.  rate_bytes_per_s: its bandwidth.
+    schedules, eager: names of schedules, on our runtime and on torch.distributed.pipelining's.
+    rounds: how often each runs, in alternation.
+    """
+
+    pipeline_ranks: int = 2
+    expert_ranks: int = 2
+    layers: int = 2
+    microbatches: int = 8
+    rows: int = 16
+    width: int = 128
+    top_k: int = 8
+    paced: bool = True
+    ratio: float = 1.0
+    network: NetworkKind = "emulated"
+    rate_bytes_per_s: float = 3e6
+    policy: str = "auto"
+    schedules: tuple[str, ...] = ("1f1b", "interleaved-1f1b", "interleaved-zb", "zbv", "dualpipev")
+    eager: tuple[str, ...] = EAGER
+    rounds: int = 5
+
+    def __post_init__(self) -> None:
+        sizes = ("pipeline_ranks", "expert_ranks", "layers", "microbatches", "rows", "width", "top_k", "rounds")
+        for name in sizes:
+            if getattr(self, name) < 1:
+                raise CostError(f"{name}={getattr(self, name)}: give at least 1")
+        if self.layers % 2:
+            raise CostError(f"layers={self.layers}: give an even number, since some schedules have 2 stages on a rank")
+        if self.network not in NETWORKS:
+            raise CostError(f"network {self.network!r} is not one of {', '.join(NETWORKS)}")
+        unknown = [name for name in self.eager if name not in EAGER]
+        if unknown:
+            raise CostError(f"the eager runtime has no {unknown[0]!r} here; it has {', '.join(EAGER)}")
+        if not self.rate_bytes_per_s > 0 or not self.ratio > 0:
+            raise CostError("the rate and the ratio of computation to communication are positive")
+        if self.paced and self.expert_ranks < 2:
+            raise CostError("computation is paced against communication: give at least 2 expert ranks")
+
+    @property
+    def ranks(self) -> int:
+        """All of them."""
+        return self.pipeline_ranks * self.expert_ranks
+
+    @property
+    def title(self) -> str:
+        """What a line about the case begins with."""
+        kind = "paced" if self.paced else "measured"
+        return f"{kind}, PP {self.pipeline_ranks} x EP {self.expert_ranks}, {self.microbatches} microbatches"
+
+    def to_json(self) -> str:
+        """One line; ``from_json`` reads it."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "MoeCase":
+        """The case that ``to_json`` wrote."""
+        fields = json.loads(text)
+        return cls(**{**fields, "schedules": tuple(fields["schedules"]), "eager": tuple(fields["eager"])})

@@ -1,0 +1,80 @@
+"""The two process groups of every rank: its pipeline and its experts; and how long messages take in them."""
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+from annopipe.models.exchange import exchange
+from benchmarks.groups import emulated
+from benchmarks.moe.case import MoeCase
+
+__all__ = ["Groups", "hand_over_s", "start_groups", "transfer_s"]
+
+_ROUNDS = 9
+
+
+@dataclasses.dataclass(frozen=True)
+class Groups:
+    """Rank ``p * expert_ranks + e`` is rank p of its pipeline and rank e among those that share its experts."""
+
+    pipeline: dist.ProcessGroup
+    experts: dist.ProcessGroup
+    pipeline_rank: int
+
+
+def start_groups(case: MoeCase) -> Groups:
+    """Join the others; all ranks make all groups, in the same order."""
+    dist.init_process_group("gloo")
+    rank, width = dist.get_rank(), case.expert_ranks
+    pipelines = [list(range(e, case.ranks, width)) for e in range(width)]
+    experts = [list(range(p * width, (p + 1) * width)) for p in range(case.pipeline_ranks)]
+    of_pipelines = [dist.new_group(members) for members in pipelines]
+    if case.network == "emulated":
+        of_experts = [emulated.create(bandwidth_bytes_per_s=case.rate_bytes_per_s, ranks=m) for m in experts]
+    else:
+        of_experts = [dist.new_group(members) for members in experts]
+    return Groups(of_pipelines[rank % width], of_experts[rank // width], rank // width)
+
+
+def transfer_s(case: MoeCase, groups: Groups) -> float:
+    """Seconds of an exchange of one microbatch's rows while all expert groups exchange, of the slowest rank."""
+    rows = torch.zeros(case.rows * case.top_k, case.width)
+    share = torch.full((case.expert_ranks,), len(rows) // case.expert_ranks)
+    return _slowest(lambda: exchange(rows, share, share, len(rows), groups.experts))
+
+
+def hand_over_s(case: MoeCase, groups: Groups) -> float:
+    """Seconds from sending one microbatch's result until the next rank of the pipeline has it; 0 for one rank."""
+    if case.pipeline_ranks == 1:
+        return 0.0
+    buffer = torch.zeros(case.rows, case.width)
+    peer = groups.pipeline_rank ^ 1
+    if peer >= case.pipeline_ranks:
+        return _slowest(lambda: None)
+
+    def there_and_back() -> None:
+        if groups.pipeline_rank < peer:
+            dist.send(buffer, group=groups.pipeline, group_dst=peer)
+            dist.recv(buffer, group=groups.pipeline, group_src=peer)
+        else:
+            dist.recv(buffer, group=groups.pipeline, group_src=peer)
+            dist.send(buffer, group=groups.pipeline, group_dst=peer)
+
+    return _slowest(there_and_back) / 2
+
+
+def _slowest(run: Callable[[], object]) -> float:
+    """The median of some runs, of the rank where that is longest."""
+    times = []
+    for _ in range(_ROUNDS):
+        dist.barrier()
+        started = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - started)
+    seconds = torch.tensor([statistics.median(times)], dtype=torch.float64)
+    dist.all_reduce(seconds, dist.ReduceOp.MAX)
+    return seconds.item()

@@ -1,0 +1,85 @@
+"""Computation that is waiting: operators that take a known time forward, for the input's gradient and for the weight's.
+
+They trace into graphs, split into backward-input and backward-weight, and run eagerly, so that every runtime is paced
+in the same way. Results and gradients are real, those of adding a weight to every row.
+
+    computed(x, weight, t)      forward: t.   backward: t for the input's gradient, and t for the weight's
+"""
+
+import time
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from annopipe.costs import NodeCosts
+from annopipe.graphs import meta
+from annopipe.graphs.declared_ops import register_pure
+from annopipe.graphs.regions import place
+from annopipe.graphs.stage_graph import StageGraph, body
+
+__all__ = ["computed", "paced_costs"]
+
+_SPIN_S = 0.0002  # sleeping is not exact: the last stretch is spent polling the clock
+
+
+def computed(x: Tensor, weight: Tensor, seconds: float) -> Tensor:
+    """``x + weight``, in as many seconds.
+
+    >>> with torch.no_grad():
+    ...     computed(torch.ones(1, 2), torch.ones(2), 0.001).tolist()
+    [[2.0, 2.0]]
+    """
+    return cast(Tensor, _pace(x, seconds) + _late(weight, seconds))
+
+
+def paced_costs(graph: StageGraph, transfer_s: float) -> NodeCosts:
+    """What the nodes of a graph take when computation is waiting and every transfer takes as long as the others."""
+    place(graph)
+    seconds: dict[str, float] = {}
+    launches: dict[str, float] = {}
+    for node in body(graph.graph):
+        at = meta.placed(node)
+        seconds[at.key] = float(cast(float, node.args[1])) if node.target is _PACE else 0.0
+        if at.kind == "launch":
+            seconds[at.key] = transfer_s
+            launches[at.key] = 0.0
+    return NodeCosts(seconds, launches, launches, source="paced")
+
+
+@torch.library.custom_op("annopipe_bench::pace", mutates_args=())
+def _pace(x: Tensor, seconds: float) -> Tensor:
+    """A copy, later."""
+    moment = time.perf_counter() + seconds
+    result = x.clone()
+    left = moment - time.perf_counter()
+    if left > _SPIN_S:
+        time.sleep(left - _SPIN_S)
+    while time.perf_counter() < moment:
+        pass
+    return result
+
+
+@torch.library.custom_op("annopipe_bench::late", mutates_args=())
+def _late(weight: Tensor, seconds: float) -> Tensor:  # noqa: ARG001 - for the backward
+    """A copy whose gradient takes a while."""
+    return weight.clone()
+
+
+def _fake(x: Tensor, seconds: float) -> Tensor:  # noqa: ARG001 - the operators' signature
+    return torch.empty_like(x)
+
+
+def _keep_seconds(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001 - torch.library gives all
+    ctx.seconds = inputs[1]
+
+
+def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    return _pace(gradient.contiguous(), ctx.seconds), None
+
+
+for _operator in (_pace, _late):
+    _operator.register_fake(_fake)
+    _operator.register_autograd(_backward, setup_context=_keep_seconds)
+    register_pure(_operator)
+_PACE = torch.ops.annopipe_bench.pace.default

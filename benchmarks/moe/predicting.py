@@ -1,0 +1,74 @@
+"""What a step should take: the schedule simulated with the costs of its actions, from the graphs of its stages."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+import annopipe as ap
+from annopipe.ordering.combining import StageNodeCosts
+from benchmarks.moe.case import MoeCase
+from benchmarks.moe.groups import Groups
+from benchmarks.moe.model import example_input, mean_square, stage_module
+
+__all__ = ["Predictor"]
+
+
+class Predictor:
+    """Traces the first, a middle and the last stage of a pipeline, and simulates.
+
+    Args:
+        seconds: what one stretch of paced computation takes.
+        hand_over_s: what a message between stages takes.
+    """
+
+    def __init__(self, case: MoeCase, groups: Groups, seconds: float, hand_over_s: float) -> None:
+        self._case, self._groups = case, groups
+        self._seconds, self._hand_over_s = seconds, hand_over_s
+        self._traced: dict[tuple[int, bool, bool], tuple[ap.StageGraphs, nn.Module]] = {}
+
+    def graphs(self, schedule: ap.Schedule) -> dict[int, ap.StageGraphs]:
+        """The graphs of all stages; middle ones are alike."""
+        return {stage: found for stage, (found, _) in self._stages(schedule).items()}
+
+    def timeline(self, schedule: ap.Schedule, costs: StageNodeCosts) -> ap.Timeline:
+        """The simulated step."""
+        action_costs = ap.costs.actions(self.graphs(schedule), costs, self._case.policy, latency=self._hand_over_s)
+        return ap.simulate(schedule, action_costs)
+
+    def measured(self, schedule: ap.Schedule) -> dict[int, ap.NodeCosts]:
+        """Node costs of every stage by measurement; all ranks measure together."""
+        return {
+            stage: _measured(graphs, module, example_input(self._case), self._groups)
+            for stage, (graphs, module) in self._stages(schedule).items()
+        }
+
+    def _stages(self, schedule: ap.Schedule) -> dict[int, tuple[ap.StageGraphs, nn.Module]]:
+        count = schedule.placement.stages
+        blocks = self._case.layers * self._case.pipeline_ranks // count
+        return {
+            stage: self._of(blocks, is_first=stage == 0, is_last=stage == count - 1, stage=stage)
+            for stage in range(count)
+        }
+
+    def _of(self, blocks: int, *, is_first: bool, is_last: bool, stage: int) -> tuple[ap.StageGraphs, nn.Module]:
+        key = blocks, is_first, is_last
+        if key not in self._traced:
+            module = stage_module(self._case, blocks, stage, self._seconds, self._groups.experts)
+            x = example_input(self._case).requires_grad_(not is_first)
+            loss, target = (mean_square, example_input(self._case)) if is_last else (None, None)
+            self._traced[key] = ap.trace(module, (x,), loss_fn=loss, target=target), module
+        return self._traced[key]
+
+
+def _measured(graphs: ap.StageGraphs, module: nn.Module, x: torch.Tensor, groups: Groups) -> ap.NodeCosts:
+    targets: dict[str, Any] = {"target": x} if graphs.layout.has_loss else {}
+    values = {**graphs.bind(module), **graphs.bind_inputs(x, **targets)}
+    forward = ap.costs.measure(graphs.forward, values, groups.experts).in_lane("F")
+    if graphs.backward is None:
+        return forward
+    values |= graphs.forward(values)
+    for port in graphs.backward.inputs:
+        if port.role == "tangent":
+            values[port.name] = torch.ones([int(extent) for extent in port.shape], dtype=port.dtype)
+    return forward | ap.costs.measure(graphs.backward, values, groups.experts).in_lane("B")

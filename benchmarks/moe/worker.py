@@ -1,0 +1,137 @@
+"""One rank of the MoE job: ``python -m benchmarks.moe.worker CASE_JSON`` under the job's launcher.
+
+Rank 0 prints progress as lines that start with "progress:", and its result as one line of JSON that starts with
+"result:".
+"""
+
+import contextlib
+import functools
+import gc
+import json
+import os
+import statistics
+import sys
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import annopipe as ap
+from annopipe.errors import AnnopipeError
+from annopipe.ordering.combining import StageNodeCosts
+from benchmarks.launch import end_rank
+from benchmarks.moe.case import MoeCase
+from benchmarks.moe.groups import Groups, hand_over_s, start_groups, transfer_s
+from benchmarks.moe.pacing import paced_costs
+from benchmarks.moe.predicting import Predictor
+from benchmarks.moe.steps import Step, eager_step, our_step, schedule_of, stages_of
+
+__all__ = ["main", "measure_case"]
+
+_Steps = dict[tuple[str, str], Step]  # by runtime and schedule
+_STRETCHES = 6  # of computation in a block, forward and backward
+_TRANSFERS = 4
+
+
+def main() -> None:
+    """Measure the case that the command line gives."""
+    try:
+        _run(MoeCase.from_json(sys.argv[1]))
+    except AnnopipeError as error:  # the parent shows the message, not where it was raised
+        sys.exit(f"{type(error).__name__}: {error}")
+
+
+def _run(case: MoeCase) -> None:
+    torch.set_num_threads(1)
+    with contextlib.suppress(PermissionError):  # as root, other programs on the machine disturb the measurement less
+        os.setpriority(os.PRIO_PROCESS, 0, -20)  # gloo's threads inherit it, since they start later
+    groups = start_groups(case)
+    result = measure_case(case, groups)
+    if dist.get_rank() == 0:
+        print("result:" + json.dumps(result), flush=True)
+    dist.barrier()
+    end_rank()
+
+
+def measure_case(case: MoeCase, groups: Groups) -> dict[str, Any]:
+    """Everything the table shows, as plain data; simulated times on rank 0 only."""
+    moved_s, handed_s = transfer_s(case, groups), hand_over_s(case, groups)
+    seconds = case.ratio * moved_s * _TRANSFERS / _STRETCHES
+    predictor = Predictor(case, groups, seconds, handed_s)
+    steps: _Steps = {}
+    simulated: dict[str, ap.Timeline] = {}
+    for name in case.schedules:
+        _progress(f"preparing {name}")
+        schedule = schedule_of(name, case)
+        costs: StageNodeCosts = (
+            functools.partial(paced_costs, transfer_s=moved_s) if case.paced else predictor.measured(schedule)
+        )
+        modules = stages_of(schedule, case, seconds, groups)
+        steps["annopipe", name] = our_step(schedule, modules, case, groups, costs)
+        if dist.get_rank() == 0:
+            simulated[name] = predictor.timeline(schedule, costs)
+    for name in case.eager:
+        modules = stages_of(schedule_of(name, case), case, seconds, groups)
+        steps["eager", name] = eager_step(name, modules, case, groups)
+    times, sums = _alternated(steps, case.rounds)
+    rows = [_row(runtime, name, found, simulated) for (runtime, name), found in times.items()]
+    return {
+        "case": json.loads(case.to_json()),
+        "cores": len(os.sched_getaffinity(0)),
+        "transfer_s": moved_s,
+        "hand_over_s": handed_s,
+        "computation_s": seconds,
+        "gradients_agree": max(sums) - min(sums) <= 1e-4 * max(sums),
+        "rows": rows,
+    }
+
+
+def _alternated(steps: _Steps, rounds: int) -> tuple[dict[tuple[str, str], list[float]], list[float]]:
+    """Seconds of every step in every round but the first, which warms up; and the sums of its gradients."""
+    times: dict[tuple[str, str], list[float]] = {key: [] for key in steps}
+    sums = []
+    gc.freeze()  # the graphs stay; a full collection over them would fall into a measurement
+    for number in range(rounds + 1):
+        for (runtime, name), step in steps.items():
+            _progress(f"round {number} of {rounds}: {runtime} {name}")
+            seconds = _timed(step)
+            own = torch.tensor([step.gradient_sum()], dtype=torch.float64)
+            dist.all_reduce(own)
+            if number:
+                times[runtime, name].append(seconds)
+                sums.append(own.item())
+    gc.unfreeze()
+    return times, sums
+
+
+def _timed(step: Step) -> float:
+    """Seconds of the slowest rank; all start together."""
+    dist.barrier()
+    started = time.perf_counter()
+    step.run()
+    seconds = torch.tensor([time.perf_counter() - started], dtype=torch.float64)
+    dist.all_reduce(seconds, dist.ReduceOp.MAX)
+    return seconds.item()
+
+
+def _row(runtime: str, name: str, found: list[float], simulated: dict[str, ap.Timeline]) -> dict[str, Any]:
+    timeline = simulated.get(name) if runtime == "annopipe" else None
+    return {
+        "runtime": runtime,
+        "schedule": name,
+        "measured_s": statistics.median(found),
+        "fastest_s": min(found),
+        "slowest_s": max(found),
+        "simulated_s": timeline.makespan if timeline else None,
+        "bubble": timeline.bubble if timeline else None,
+    }
+
+
+def _progress(text: str) -> None:
+    if dist.get_rank() == 0:
+        print(f"progress:{text}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

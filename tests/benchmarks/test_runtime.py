@@ -1,0 +1,34 @@
+"""The runtime job on real ranks: both runtimes run the same schedules, one row for each."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from annopipe.cli.bench import command as bench
+from benchmarks.runtime.command import command
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_both_runtimes_have_a_time_per_action(ranks: int) -> None:
+    options = ["--ranks", str(ranks), "--microbatches", "4", "--rounds", "1", "--json"]
+    result = CliRunner().invoke(command, options, catch_exceptions=False)
+    rows = json.loads(result.output)["rows"]
+    assert [row["schedule"] for row in rows] == ["interleaved-1f1b", "zbv", "dualpipev"]
+    for row in rows:
+        for runtime in ("annopipe", "upstream"):
+            times = row[runtime]
+            assert 0 < times["fastest_s"] <= times["median_s"] <= times["slowest_s"]
+            assert times["processor_s"] > 0
+
+
+def test_the_table_says_what_was_measured() -> None:
+    options = ["--ranks", "1", "--microbatches", "4", "--rounds", "1", "--schedule", "zbv"]
+    result = CliRunner().invoke(command, options, catch_exceptions=False)
+    first, *_, last = result.output.splitlines()
+    assert first.startswith("4 microbatches; us per compute action, median of 1")
+    assert last.split()[:3] == ["1", "zbv", "24"]
+
+
+def test_the_command_is_a_member_of_bench() -> None:
+    assert "runtime" in CliRunner().invoke(bench, ["--help"]).output
