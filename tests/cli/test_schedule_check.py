@@ -165,7 +165,7 @@ def test_explain_names_the_phase_of_an_exact_order(schedule: Run) -> None:
     lines = schedule("explain", "gpipe", "--rank", "0", "--step", "9").stdout.splitlines()
     assert lines[:3] == [
         "rank 0, step 9: 0B1",
-        "the order is written in phases: this is step 1 of 8 of the phase 'm : B'",
+        "the order is written in phases: this is step 2 of 8 of the phase 'm : B'",
         "",
     ]
 

@@ -4,12 +4,9 @@ from hypothesis import strategies as st
 
 import annopipe as ap
 from annopipe.errors import CostError, ScheduleError
-from annopipe.scheduling import placement
-from annopipe.scheduling.action_costs import table
 from annopipe.scheduling.actions import Action
 from annopipe.scheduling.operations import Operation, insert_operations
 from annopipe.scheduling.programs import Programs
-from annopipe.scheduling.simulating import simulate
 from tests.scheduling.longest_paths import LongestPaths, keys
 from tests.scheduling.random_schedules import costs_for, schedules, with_messages
 
