@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from annopipe.ordering.registry import policies, policy
     from annopipe.pipeline.clipping import clip_grad_norm_
     from annopipe.pipeline.pipeline import Pipeline
+    from annopipe.pipeline.splitting import split
     from annopipe.pipeline.tied import tied_parameters
     from annopipe.scheduling import placement
     from annopipe.scheduling.action_costs import ActionCosts
@@ -59,6 +60,7 @@ _EXPORTS = {
     "ScheduleError": "annopipe.errors",
     "ScheduleSpec": "annopipe.scheduling.spec",
     "Pipeline": "annopipe.pipeline.pipeline",
+    "split": "annopipe.pipeline.splitting",
     "Placement": "annopipe.scheduling.placement",
     "Operation": "annopipe.scheduling.operations",
     "Decision": "annopipe.scheduling.generation.explaining",
@@ -155,6 +157,7 @@ __all__ = [
     "schedule_spec",
     "schedules",
     "simulate",
+    "split",
     "tied_parameters",
     "trace",
 ]

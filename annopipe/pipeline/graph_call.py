@@ -1,13 +1,15 @@
 """Call a stage graph, or several as one combined graph, on the values of microbatches, with little overhead."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from annopipe.graphs.ports import Port
 from annopipe.graphs.stage_graph import StageGraph
+from annopipe.pipeline.profiling import is_profiled, with_ranges
 
 __all__ = ["GraphCall"]
 
@@ -19,7 +21,9 @@ class GraphCall:
     """
 
     def __init__(self, graph: StageGraph, lanes: Sequence[str] = ()) -> None:
-        self._forward = graph.module.forward  # without the module's hooks: nobody can have put one on it
+        # Not the module itself, which prints what fails to standard error and forgets the line.
+        self._run = graph.module.forward
+        self._graph = graph
         self._inputs = [_split(port, lanes) for port in graph.inputs]
         self._outputs = [_split(port, lanes) for port in graph.outputs]
         self._lanes = max(1, len(lanes))
@@ -28,22 +32,28 @@ class GraphCall:
     def __call__(self, *values: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The results, by port name, one dictionary per lane."""
         given = [values[lane][name] for lane, name in self._inputs]
+        run = self._with_ranges if is_profiled() else self._run
         with torch.no_grad():
             if any(map(torch.is_autocast_enabled, self._devices)):
-                found = self._without_autocast(given)
+                found = self._without_autocast(run, given)
             else:
-                found = self._forward(*given)
+                found = run(*given)
         results: list[dict[str, Any]] = [{} for _ in range(self._lanes)]
         for (lane, name), value in zip(self._outputs, found, strict=True):
             results[lane][name] = value
         return results
 
-    def _without_autocast(self, given: Sequence[Any]) -> Any:
+    def _without_autocast(self, run: Callable[..., Any], given: Sequence[Any]) -> Any:
         """Casts are nodes of the graph."""
         with contextlib.ExitStack() as stack:
             for device in self._devices:
                 stack.enter_context(torch.autocast(device, enabled=False))
-            return self._forward(*given)
+            return run(*given)
+
+    @functools.cached_property
+    def _with_ranges(self) -> Callable[..., Any]:
+        run: Callable[..., Any] = with_ranges(self._graph).forward
+        return run
 
 
 def _split(port: Port, lanes: Sequence[str]) -> tuple[int, str]:

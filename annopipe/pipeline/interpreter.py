@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from annopipe.errors import AnnopipeError, PipelineError
 from annopipe.pipeline.boundary import Link
 from annopipe.pipeline.combined import Combined, Parts, parts_of
-from annopipe.pipeline.labels import label
 from annopipe.pipeline.messages import Messages, Received
+from annopipe.pipeline.places import InAction
+from annopipe.pipeline.profiling import action_range
 from annopipe.pipeline.stage import LocalStage
 from annopipe.pipeline.step_inputs import StepInputs
 from annopipe.scheduling.actions import COMPUTE, MESSAGES, PARAMETERS, Action
@@ -47,15 +47,19 @@ class Interpreter:
         self._rank_of = placement.rank_of
         self._inboxes: dict[str, dict[tuple[int, int], list[torch.Tensor] | Received]] = {"F": {}, "B": {}}
         self._outbox: dict[tuple[str, int, int], list[torch.Tensor]] = {}
-        self._steps = [(str(action), self._step_of(action)) for action in actions]
+        self._steps = [(str(action), InAction(action), self._step_of(action)) for action in actions]
 
     def run(self, inputs: StepInputs) -> None:
         """Do all actions of a step.
 
         Raises PipelineError, with the text of the action, when one fails.
         """
-        for text, step in self._steps:
-            _do(text, step, inputs)
+        self._outbox.clear()  # of a step that failed
+        for inbox in self._inboxes.values():
+            inbox.clear()
+        for text, place, step in self._steps:
+            with place, action_range(text):
+                step(inputs)
         self._messages.flush()
 
     def _step_of(self, action: Action) -> Step:
@@ -152,13 +156,3 @@ class Interpreter:
 
 def _nothing(_: StepInputs) -> None:
     return
-
-
-def _do(text: str, step: Step, inputs: StepInputs) -> None:
-    try:
-        with label(text):
-            step(inputs)
-    except PipelineError as error:
-        raise PipelineError(f"in {text}: {error}") from error
-    except (AnnopipeError, RuntimeError) as error:
-        raise PipelineError(f"in {text}: {type(error).__name__}: {error}") from error

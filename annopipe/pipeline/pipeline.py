@@ -16,7 +16,14 @@ from annopipe.graphs.stage_graphs import AUXILIARY_LOSS, LOSS
 from annopipe.ordering.combining import StageNodeCosts
 from annopipe.ordering.plan import OverlapPlan
 from annopipe.ordering.registry import Policy
-from annopipe.pipeline.agreeing import agreed_text, digest
+from annopipe.pipeline.checks import (
+    check_loss,
+    check_made,
+    check_modules,
+    check_operations,
+    check_step,
+    facts_of,
+)
 from annopipe.pipeline.combined import Combined, Parts
 from annopipe.pipeline.evaluation import evaluation_mode, forwards_of
 from annopipe.pipeline.interpreter import Interpreter, Operation
@@ -30,6 +37,7 @@ from annopipe.pipeline.microbatches import (
     signature_text,
     split_batch,
 )
+from annopipe.pipeline.peers import Peers
 from annopipe.pipeline.preparing import Call, Settings, accepted, prepare
 from annopipe.pipeline.stage import LocalStage
 from annopipe.pipeline.step_inputs import Scale, StepInputs
@@ -97,17 +105,19 @@ class Pipeline:
     ) -> None:
         rank, size, group = _place(group)
         self._modules = {index: module for index, module in enumerate(stages) if module is not None}
-        self._given = schedule
-        _check(stages, schedule, rank, size)
+        check_made(stages, schedule, rank, size)
+        check_loss(loss_fn, timeout)
         schedule.check()
-        self._settings = Settings(schedule.lowered(), rank, group, plan_group, loss_fn, policy, costs, fixed_sums)
+        lowered = schedule.lowered()
+        others = [plan_group] if plan_group is not None else []
+        self._peers = Peers(group, others, timeout, facts_of(lowered, policy))
+        self._settings = Settings(lowered, rank, self._peers, plan_group, loss_fn, policy, costs, fixed_sums)
         self._messages = Messages(group, timeout)
-        self._schedule_digest = digest(repr(self.schedule.programs.texts()))
         self._operations: dict[str, Operation] = {}
         self._prepared: dict[str, _Prepared] = {}
         self._auxiliary: dict[int, list[torch.Tensor]] = {}
         self._batch_dims = dict(batch_dims)
-        self._tied = TiedParameters(tied, self._modules, schedule.placement, rank, group)
+        self._tied = TiedParameters(tied, self._modules, schedule.placement, rank)
 
     @property
     def schedule(self) -> Schedule:
@@ -117,7 +127,7 @@ class Pipeline:
     @property
     def group(self) -> dist.ProcessGroup | None:
         """The ranks of the pipeline; None when it is this one alone."""
-        return self._settings.group
+        return self._peers.group
 
     @property
     def auxiliary_losses(self) -> dict[int, list[torch.Tensor]]:
@@ -166,7 +176,8 @@ class Pipeline:
 
     def prepare(self, *inputs: Any, target: Any = None, **kwargs: Any) -> None:
         """Trace, agree with the other ranks and plan, as the first step would; call it with a step's arguments."""
-        self._find(self._calls(inputs, kwargs, target))
+        with self._peers.calling("prepare"):
+            self._find(self._calls(inputs, kwargs, target))
 
     def step(
         self,
@@ -195,7 +206,9 @@ class Pipeline:
         Raises:
             PipelineError: the call does not fit, or a rank, stage or message failed; the message names the action.
         """
-        return self._step(self._calls(inputs, kwargs, target), loss_scale, auxiliary_scale)
+        with self._peers.calling("step"):
+            check_step(self.schedule, self._settings.rank, self._settings.loss_fn)
+            return self._step(self._calls(inputs, kwargs, target), loss_scale, auxiliary_scale)
 
     def step_microbatches(
         self,
@@ -206,11 +219,21 @@ class Pipeline:
         auxiliary_scale: Scale | None = None,
     ) -> list[torch.Tensor] | None:
         """As ``step``, with one entry per microbatch, already cut; all have the same shapes."""
+        with self._peers.calling("step"):
+            check_step(self.schedule, self._settings.rank, self._settings.loss_fn)
+            return self._step(self._ready_calls(args, kwargs, targets), loss_scale, auxiliary_scale)
+
+    def _ready_calls(
+        self,
+        args: Sequence[tuple[Any, ...]] | None,
+        kwargs: Sequence[Mapping[str, Any]] | None,
+        targets: Sequence[Any] | None,
+    ) -> list[Call]:
         count = self.schedule.microbatches
         for what, given in (("args", args), ("kwargs", kwargs), ("targets", targets)):
             if given is not None and len(given) != count:
                 raise PipelineError(f"{what} has {len(given)} entries and the schedule {count} microbatches")
-        calls = [
+        return [
             Call(
                 args[m] if args and 0 in self._modules else (),
                 kwargs[m] if kwargs else {},
@@ -218,7 +241,6 @@ class Pipeline:
             )
             for m in range(count)
         ]
-        return self._step(calls, loss_scale, auxiliary_scale)
 
     def eval(self, *inputs: Any, **kwargs: Any) -> list[Any] | None:
         """Forward of one batch with the modules in evaluation mode; at any time, also before the first step.
@@ -226,11 +248,11 @@ class Pipeline:
         Returns:
             What the last stage returned for every microbatch on its rank, None elsewhere.
         """
-        calls = self._calls(inputs, kwargs, None)
-        with evaluation_mode(self._modules.values()):
+        with self._peers.calling("eval"), evaluation_mode(self._modules.values()):
+            calls = self._calls(inputs, kwargs, None)
             stages, interpreter, _ = self._find(calls, evaluates=True)
             interpreter.run(self._begin(stages, calls, {}))
-        return self._end(stages, lambda last: last.outputs)
+            return self._end(stages, lambda last: last.outputs)
 
     def _calls(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any) -> list[Call]:
         count, dims = self.schedule.microbatches, self._batch_dims
@@ -277,24 +299,17 @@ class Pipeline:
 
     def _find(self, calls: list[Call], *, evaluates: bool = False) -> _Prepared:
         """What was prepared for such calls; prepared now when there is nothing."""
-        own = self._signature(calls, evaluates=evaluates)
-        signature = agreed_text(own, self._schedule_digest, self._settings.group)
+        check_modules(self._modules)
+        settings = self._settings
+        if evaluates:
+            schedule = forwards_of(settings.schedule)
+            settings = dataclasses.replace(settings, schedule=schedule, loss_fn=None, evaluates=True)
+        check_operations(settings.schedule, settings.rank, self._operations.keys())
+        signature = self._peers.agree(self._signature(calls, evaluates=evaluates))
         if signature not in self._prepared:
-            settings = self._settings
-            if evaluates:
-                schedule = forwards_of(settings.schedule)
-                settings = dataclasses.replace(settings, schedule=schedule, loss_fn=None, evaluates=True)
-            missing = sorted(
-                {action.kind for action in settings.schedule.ranks[settings.rank]}
-                - BUILTIN_KINDS
-                - self._operations.keys()
-            )
-            if missing:
-                raise PipelineError(
-                    f"the schedule inserts {missing[0]}: say what it does with pipe.register({missing[0]!r}, fn)"
-                )
-            self._tied.check()
-            self._prepared[signature] = prepare(settings, self._modules, calls[0], self._messages, self._operations)
+            with self._peers.unhurried():
+                self._tied.check(self._peers)
+                self._prepared[signature] = prepare(settings, self._modules, calls[0], self._messages, self._operations)
         return self._prepared[signature]
 
     def _signature(self, calls: list[Call], *, evaluates: bool) -> str:
@@ -322,23 +337,3 @@ def _place(group: dist.ProcessGroup | None) -> tuple[int, int, dist.ProcessGroup
     found = group if group is not None else dist.group.WORLD
     size = dist.get_world_size(found)
     return dist.get_rank(found), size, found if size > 1 else None
-
-
-def _check(stages: Sequence[nn.Module | None], schedule: Schedule, rank: int, size: int) -> None:
-    placement = schedule.placement
-    if not placement.is_chain:
-        raise PipelineError(f"{placement!r} is not a chain of stages from 0 on: the pipeline runs chains")
-    if size != placement.ranks:
-        raise PipelineError(f"the schedule is for {placement.ranks} ranks and the group has {size}")
-    if len(stages) != placement.stages:
-        raise PipelineError(
-            f"there are {len(stages)} stages and the schedule has {placement.stages}: give one module per stage, None "
-            "where another rank holds it"
-        )
-    for index, module in enumerate(stages):
-        held = placement.rank_of[index] == rank
-        if held != isinstance(module, nn.Module):
-            raise PipelineError(
-                f"stage {index} belongs on rank {placement.rank_of[index]}, and this is rank {rank}: give "
-                f"{'a module' if held else 'None'}, got {type(module).__name__}"
-            )

@@ -6,26 +6,29 @@ ranks tell all others, so that a stage that cannot be traced is an error on ever
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from annopipe.errors import AnnopipeError, PipelineError
+from annopipe.errors import AnnopipeError
+from annopipe.graphs.ops import group_name, traits
+from annopipe.graphs.process_groups import find_group
+from annopipe.graphs.stage_graph import body
 from annopipe.graphs.stage_graphs import StageGraphs
 from annopipe.graphs.tracing import trace
 from annopipe.ordering.combining import StageNodeCosts
 from annopipe.ordering.registry import Policy
 from annopipe.pipeline.boundary import Boundary, Link
-from annopipe.pipeline.combined import Combined, Parts, combinations, parts_of
+from annopipe.pipeline.combined import Combined, Parts, combinations
 from annopipe.pipeline.evaluation import forward_only, without_gradients
 from annopipe.pipeline.interpreter import Interpreter, Operation
 from annopipe.pipeline.liveness import gradient_needs, only_live, returning_gradients
 from annopipe.pipeline.messages import Messages
+from annopipe.pipeline.peers import AgreedError, Peers
 from annopipe.pipeline.stage import LocalStage
-from annopipe.scheduling.actions import BACKWARDS
 from annopipe.scheduling.schedule import Schedule
 
 __all__ = ["Call", "Settings", "prepare", "talk"]
@@ -51,7 +54,7 @@ class Settings:
 
     schedule: Schedule
     rank: int
-    group: dist.ProcessGroup | None
+    peers: Peers
     plan_group: dist.ProcessGroup | None
     loss_fn: Loss | None
     policy: str | Policy
@@ -68,14 +71,12 @@ class _News:
     needs: for each tensor that the stage before hands on, what its gradient depends on; None where it has none.
     accepts: the keyword arguments, of those that this rank was called with, that the stage takes.
     given: the keyword arguments that this rank was called with.
-    has_loss: whether it has a loss of its own, or an auxiliary one.
     """
 
     boundary: Boundary | None = None
     needs: tuple[frozenset[str] | None, ...] = ()
     accepts: frozenset[str] = frozenset()
     given: frozenset[str] = frozenset()
-    has_loss: bool = False
     error: str = ""
 
 
@@ -104,8 +105,8 @@ def prepare(
                 failure, news = error, _News(error=f"{type(error).__name__}: {error}")
         heard.append(talk(news, placement.rank_of[index], settings))
         if heard[-1].error:
-            raise PipelineError(f"stage {index} on rank {placement.rank_of[index]}: {heard[-1].error}") from failure
-    _check_heard(settings, heard)
+            raise AgreedError(f"stage {index} on rank {placement.rank_of[index]}: {heard[-1].error}") from failure
+    _check_heard(heard)
     links = _links(heard, _any_device(modules))
     arriving = {index: frozenset(link.returning_ports) for index, link in links.items()}
     stages = {
@@ -119,23 +120,17 @@ def prepare(
         )
         for index, graphs in traced.items()
     }
+    combined = _planned(settings, stages)
+    settings.peers.include(groups_of(stages.values(), combined.values()))
     actions = settings.schedule.ranks[settings.rank]
-    combined = combinations(actions, stages, settings.policy, settings.costs, settings.plan_group)
     return stages, Interpreter(actions, placement, stages, links, combined, messages, operations), combined
 
 
-def _check_heard(settings: Settings, heard: Sequence[_News]) -> None:
+def _check_heard(heard: Sequence[_News]) -> None:
     given = frozenset[str]().union(*(news.given for news in heard))
     if unknown := sorted(given.difference(*(news.accepts for news in heard))):
-        raise PipelineError(
+        raise AgreedError(
             f"no stage has a parameter named {', '.join(unknown)}: keyword arguments go to the stages that name them"
-        )
-    kinds = {kind for rank in settings.schedule.ranks for action in rank for kind, _ in parts_of(action)}
-    kinds |= {action.kind for rank in settings.schedule.ranks for action in rank}
-    if kinds.intersection(BACKWARDS) and not any(news.has_loss for news in heard):
-        raise PipelineError(
-            "the schedule has backwards and there is no loss: give Pipeline a loss_fn, call ap.auxiliary_loss in a "
-            'stage, or take the schedule "forward-only"'
         )
 
 
@@ -150,11 +145,7 @@ def _links(heard: Sequence[_News], device: torch.device) -> dict[int, Link]:
 
 def talk(news: Any, source: int, settings: Settings) -> Any:
     """What one rank says, on all of them."""
-    if settings.group is None:
-        return news
-    box = [news]
-    dist.broadcast_object_list(box, group=settings.group, group_src=source)
-    return box[0]
+    return settings.peers.broadcast(news, source, "trace its next stage")
 
 
 def _traced(settings: Settings, module: nn.Module, call: Call, before: Boundary | None, index: int) -> StageGraphs:
@@ -186,8 +177,27 @@ def _news(settings: Settings, graphs: StageGraphs, before: Boundary | None, call
         tuple(needs[ports[path]] if path in ports else None for path in handed),
         frozenset(graphs.arguments.signature.parameters) & call.kwargs.keys(),
         frozenset(call.kwargs),
-        bool(graphs.layout.losses),
     )
+
+
+def _planned(settings: Settings, stages: Mapping[int, LocalStage]) -> dict[Parts, Combined]:
+    """The combined graphs, when every rank has made its own."""
+    combined, failure = {}, None
+    actions = settings.schedule.ranks[settings.rank]
+    try:
+        combined = combinations(actions, stages, settings.policy, settings.costs, settings.plan_group)
+    except AnnopipeError as error:
+        failure = error
+    settings.peers.check(failure, "planning combined graphs")
+    return combined
+
+
+def groups_of(stages: Iterable[LocalStage], combined: Iterable[Combined]) -> list[dist.ProcessGroup]:
+    """The process groups of the collectives in the graphs."""
+    graphs = [graph for stage in stages for graph in (stage.graphs.forward, stage.graphs.backward) if graph is not None]
+    graphs += [found.plan.graph for found in combined]
+    names = {group_name(node) for graph in graphs for node in body(graph.graph) if traits(node).launch}
+    return [group for name in sorted(names) if (group := find_group(name)) is not None]
 
 
 def _device(module: nn.Module) -> torch.device:
