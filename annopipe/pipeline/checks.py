@@ -1,9 +1,8 @@
 """What a rank finds out by itself about how a pipeline is made and called, before it says anything to another."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import timedelta
-from typing import Any
 
 import torch
 from torch import nn
@@ -13,7 +12,7 @@ from annopipe.ordering.registry import Policy
 from annopipe.scheduling.actions import BUILTIN_KINDS
 from annopipe.scheduling.schedule import Schedule
 
-__all__ = ["check_loss", "check_made", "check_modules", "check_operations", "check_step", "facts_of"]
+__all__ = ["check_grad_mode", "check_loss", "check_made", "check_modules", "check_operations", "facts_of"]
 
 
 def check_made(stages: Sequence[nn.Module | None], schedule: Schedule, rank: int, size: int) -> None:
@@ -54,18 +53,11 @@ def facts_of(schedule: Schedule, policy: str | Policy) -> dict[str, str]:
     }
 
 
-def check_step(schedule: Schedule, rank: int, loss_fn: Callable[[Any, Any], torch.Tensor] | None) -> None:
+def check_grad_mode() -> None:
     """Raises PipelineError for a step that cannot differentiate anything."""
     if torch.is_inference_mode_enabled() or not torch.is_grad_enabled():
         where = "torch.inference_mode" if torch.is_inference_mode_enabled() else "torch.no_grad"
         raise PipelineError(f"step differentiates, and is called inside {where}: call it outside, or call eval")
-    last = schedule.placement.stages - 1
-    kinds = {part.kind for action in schedule.ranks[rank] for part in (action, *action.parts) if part.stage == last}
-    if loss_fn is None and schedule.placement.rank_of[last] == rank and kinds & {"B", "I", "W"}:
-        raise PipelineError(
-            f"the schedule differentiates stage {last}, the last one, and Pipeline got no loss_fn on its rank, {rank}: "
-            "give loss_fn(output, target), or a forward-only schedule"
-        )
 
 
 def check_modules(modules: Mapping[int, nn.Module]) -> None:

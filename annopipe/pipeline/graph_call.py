@@ -21,8 +21,8 @@ class GraphCall:
     """
 
     def __init__(self, graph: StageGraph, lanes: Sequence[str] = ()) -> None:
-        # Not the module itself, which prints what fails to standard error and forgets the line.
-        self._run = graph.module.forward
+        # Not the module, which prints what fails and forgets the line; nobody can have put a hook on it.
+        self._forward = graph.module.forward
         self._graph = graph
         self._inputs = [_split(port, lanes) for port in graph.inputs]
         self._outputs = [_split(port, lanes) for port in graph.outputs]
@@ -32,23 +32,26 @@ class GraphCall:
     def __call__(self, *values: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The results, by port name, one dictionary per lane."""
         given = [values[lane][name] for lane, name in self._inputs]
-        run = self._with_ranges if is_profiled() else self._run
         with torch.no_grad():
             if any(map(torch.is_autocast_enabled, self._devices)):
-                found = self._without_autocast(run, given)
+                found = self._without_autocast(given)
             else:
-                found = run(*given)
+                found = self._now(*given)
         results: list[dict[str, Any]] = [{} for _ in range(self._lanes)]
         for (lane, name), value in zip(self._outputs, found, strict=True):
             results[lane][name] = value
         return results
 
-    def _without_autocast(self, run: Callable[..., Any], given: Sequence[Any]) -> Any:
+    def _without_autocast(self, given: Sequence[Any]) -> Any:
         """Casts are nodes of the graph."""
         with contextlib.ExitStack() as stack:
             for device in self._devices:
                 stack.enter_context(torch.autocast(device, enabled=False))
-            return run(*given)
+            return self._now(*given)
+
+    @property
+    def _now(self) -> Callable[..., Any]:
+        return self._with_ranges if is_profiled() else self._forward
 
     @functools.cached_property
     def _with_ranges(self) -> Callable[..., Any]:

@@ -8,9 +8,9 @@ import torch
 
 from annopipe.pipeline.boundary import Link
 from annopipe.pipeline.combined import Combined, Parts, parts_of
+from annopipe.pipeline.labels import label
 from annopipe.pipeline.messages import Messages, Received
 from annopipe.pipeline.places import InAction
-from annopipe.pipeline.profiling import action_range
 from annopipe.pipeline.stage import LocalStage
 from annopipe.pipeline.step_inputs import StepInputs
 from annopipe.scheduling.actions import COMPUTE, MESSAGES, PARAMETERS, Action
@@ -58,7 +58,7 @@ class Interpreter:
         for inbox in self._inboxes.values():
             inbox.clear()
         for text, place, step in self._steps:
-            with place, action_range(text):
+            with place, label(text):
                 step(inputs)
         self._messages.flush()
 

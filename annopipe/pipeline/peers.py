@@ -6,16 +6,16 @@ and the pipeline can be called again. Afterwards messages are under way, so a ra
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 
-from annopipe.errors import PipelineError
+from annopipe.errors import AnnopipeError, PipelineError
 from annopipe.graphs.process_groups import host_timeout
 from annopipe.ordering.gathering import gather, message_device
 from annopipe.pipeline.alarm import Alarm
@@ -23,6 +23,7 @@ from annopipe.pipeline.closing import reason_of, was_closed
 
 __all__ = ["AgreedError", "Peers"]
 
+T = TypeVar("T")
 _POLLS = 20  # in one timeout
 _LONGEST_POLL_S = 1.0
 _TEXT_LENGTH = 1000
@@ -116,19 +117,23 @@ class Peers:
         found = self._exchange([1, 0, *map(_digest, self._facts.values())])
         self._raise_if_different(found, f"{type(error).__name__}: {error}")
 
-    def check(self, error: Exception | None, what: str) -> None:
-        """Find out whether all ranks are fine; what they do is costly, so that one more message does not matter.
+    def together(self, make: Callable[[], T], what: str) -> T:
+        """What all ranks make at the same time, when all have made theirs.
 
-        Raises AgreedError on every rank when one has an error.
+        Raises AgreedError on every rank when one cannot.
         """
         if self.group is None:
-            if error is not None:
-                raise error
-            return
-        texts = self.gather("" if error is None else f"{type(error).__name__}: {error}", what)
+            return make()
+        made, failure = None, None
+        try:
+            made = make()
+        except AnnopipeError as error:
+            failure = error
+        texts = self.gather("" if failure is None else f"{type(failure).__name__}: {failure}", what)
         for rank, text in enumerate(texts):
             if text:
-                raise AgreedError(f"{what} failed on {self.name(rank)}: {text}") from error
+                raise AgreedError(f"{what} failed on {self.name(rank)}: {text}") from failure
+        return cast(T, made)
 
     def gather(self, item: Any, what: str) -> list[Any]:
         """One item of every rank.

@@ -16,14 +16,7 @@ from annopipe.graphs.stage_graphs import AUXILIARY_LOSS, LOSS
 from annopipe.ordering.combining import StageNodeCosts
 from annopipe.ordering.plan import OverlapPlan
 from annopipe.ordering.registry import Policy
-from annopipe.pipeline.checks import (
-    check_loss,
-    check_made,
-    check_modules,
-    check_operations,
-    check_step,
-    facts_of,
-)
+from annopipe.pipeline.checks import check_grad_mode, check_loss, check_made, check_modules, check_operations, facts_of
 from annopipe.pipeline.combined import Combined, Parts
 from annopipe.pipeline.evaluation import evaluation_mode, forwards_of
 from annopipe.pipeline.interpreter import Interpreter, Operation
@@ -75,7 +68,9 @@ class Pipeline:
         fixed_sums: add up a stage's gradients in the order of microbatches, so that a schedule changes no bit of them,
             save of tied parameters; of the library's schedules only looped-bfs adds in another order without it.
             Gradients that come early are kept until it is their turn.
-        timeout: how long a rank waits for a message before it gives up and says what it waited for.
+        timeout: how long a rank waits for another, in messages and in the collectives of graphs, before all ranks stop
+            and say what they waited for; then the connections of the groups are closed, and the ranks have to be
+            started again. While stages are traced, the limit of the process group itself holds.
 
     Raises PipelineError for stages, ranks or a schedule that do not fit together; ScheduleError for a schedule that is
     not whole.
@@ -105,6 +100,7 @@ class Pipeline:
     ) -> None:
         rank, size, group = _place(group)
         self._modules = {index: module for index, module in enumerate(stages) if module is not None}
+        self._given = schedule
         check_made(stages, schedule, rank, size)
         check_loss(loss_fn, timeout)
         schedule.check()
@@ -117,7 +113,7 @@ class Pipeline:
         self._prepared: dict[str, _Prepared] = {}
         self._auxiliary: dict[int, list[torch.Tensor]] = {}
         self._batch_dims = dict(batch_dims)
-        self._tied = TiedParameters(tied, self._modules, schedule.placement, rank)
+        self._tied = TiedParameters(tied, self._modules, schedule.placement, rank, group)
 
     @property
     def schedule(self) -> Schedule:
@@ -207,7 +203,6 @@ class Pipeline:
             PipelineError: the call does not fit, or a rank, stage or message failed; the message names the action.
         """
         with self._peers.calling("step"):
-            check_step(self.schedule, self._settings.rank, self._settings.loss_fn)
             return self._step(self._calls(inputs, kwargs, target), loss_scale, auxiliary_scale)
 
     def step_microbatches(
@@ -220,10 +215,21 @@ class Pipeline:
     ) -> list[torch.Tensor] | None:
         """As ``step``, with one entry per microbatch, already cut; all have the same shapes."""
         with self._peers.calling("step"):
-            check_step(self.schedule, self._settings.rank, self._settings.loss_fn)
-            return self._step(self._ready_calls(args, kwargs, targets), loss_scale, auxiliary_scale)
+            return self._step(self._cut_calls(args, kwargs, targets), loss_scale, auxiliary_scale)
 
-    def _ready_calls(
+    def eval(self, *inputs: Any, **kwargs: Any) -> list[Any] | None:
+        """Forward of one batch with the modules in evaluation mode; at any time, also before the first step.
+
+        Returns:
+            What the last stage returned for every microbatch on its rank, None elsewhere.
+        """
+        with self._peers.calling("eval"), evaluation_mode(self._modules.values()):
+            calls = self._calls(inputs, kwargs, None)
+            stages, interpreter, _ = self._find(calls, evaluates=True)
+            interpreter.run(self._begin(stages, calls, {}))
+        return self._end(stages, lambda last: last.outputs)
+
+    def _cut_calls(
         self,
         args: Sequence[tuple[Any, ...]] | None,
         kwargs: Sequence[Mapping[str, Any]] | None,
@@ -242,18 +248,6 @@ class Pipeline:
             for m in range(count)
         ]
 
-    def eval(self, *inputs: Any, **kwargs: Any) -> list[Any] | None:
-        """Forward of one batch with the modules in evaluation mode; at any time, also before the first step.
-
-        Returns:
-            What the last stage returned for every microbatch on its rank, None elsewhere.
-        """
-        with self._peers.calling("eval"), evaluation_mode(self._modules.values()):
-            calls = self._calls(inputs, kwargs, None)
-            stages, interpreter, _ = self._find(calls, evaluates=True)
-            interpreter.run(self._begin(stages, calls, {}))
-            return self._end(stages, lambda last: last.outputs)
-
     def _calls(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any) -> list[Call]:
         count, dims = self.schedule.microbatches, self._batch_dims
         lengths: dict[str, int] = {}
@@ -265,6 +259,7 @@ class Pipeline:
         return [Call(tuple(values.values()), kwargs, found[TARGET]) for values, kwargs, found in parts]
 
     def _step(self, calls: list[Call], loss_scale: Scale, auxiliary_scale: Scale | None) -> list[torch.Tensor] | None:
+        check_grad_mode()
         scales = {LOSS: loss_scale, AUXILIARY_LOSS: loss_scale if auxiliary_scale is None else auxiliary_scale}
         stages, interpreter, _ = self._find(calls)
         inputs = self._begin(stages, calls, scales)
@@ -299,16 +294,16 @@ class Pipeline:
 
     def _find(self, calls: list[Call], *, evaluates: bool = False) -> _Prepared:
         """What was prepared for such calls; prepared now when there is nothing."""
-        check_modules(self._modules)
-        settings = self._settings
+        own, settings = self._signature(calls, evaluates=evaluates), self._settings
         if evaluates:
             schedule = forwards_of(settings.schedule)
             settings = dataclasses.replace(settings, schedule=schedule, loss_fn=None, evaluates=True)
+        check_modules(self._modules)
         check_operations(settings.schedule, settings.rank, self._operations.keys())
-        signature = self._peers.agree(self._signature(calls, evaluates=evaluates))
+        signature = self._peers.agree(own)
         if signature not in self._prepared:
             with self._peers.unhurried():
-                self._tied.check(self._peers)
+                self._tied.check()
                 self._prepared[signature] = prepare(settings, self._modules, calls[0], self._messages, self._operations)
         return self._prepared[signature]
 

@@ -7,6 +7,7 @@ ranks tell all others, so that a stage that cannot be traced is an error on ever
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,13 +23,14 @@ from annopipe.graphs.tracing import trace
 from annopipe.ordering.combining import StageNodeCosts
 from annopipe.ordering.registry import Policy
 from annopipe.pipeline.boundary import Boundary, Link
-from annopipe.pipeline.combined import Combined, Parts, combinations
+from annopipe.pipeline.combined import Combined, Parts, combinations, parts_of
 from annopipe.pipeline.evaluation import forward_only, without_gradients
 from annopipe.pipeline.interpreter import Interpreter, Operation
 from annopipe.pipeline.liveness import gradient_needs, only_live, returning_gradients
 from annopipe.pipeline.messages import Messages
 from annopipe.pipeline.peers import AgreedError, Peers
 from annopipe.pipeline.stage import LocalStage
+from annopipe.scheduling.actions import BACKWARDS
 from annopipe.scheduling.schedule import Schedule
 
 __all__ = ["Call", "Settings", "prepare", "talk"]
@@ -71,12 +73,14 @@ class _News:
     needs: for each tensor that the stage before hands on, what its gradient depends on; None where it has none.
     accepts: the keyword arguments, of those that this rank was called with, that the stage takes.
     given: the keyword arguments that this rank was called with.
+    has_loss: whether it has a loss of its own, or an auxiliary one.
     """
 
     boundary: Boundary | None = None
     needs: tuple[frozenset[str] | None, ...] = ()
     accepts: frozenset[str] = frozenset()
     given: frozenset[str] = frozenset()
+    has_loss: bool = False
     error: str = ""
 
 
@@ -102,11 +106,11 @@ def prepare(
                 traced[index] = _traced(settings, modules[index], call, before, index)
                 news = _news(settings, traced[index], before, call, index)
             except AnnopipeError as error:
-                failure, news = error, _News(error=f"{type(error).__name__}: {error}")
+                failure, news = error, _News(error=_told(error, settings, call, index))
         heard.append(talk(news, placement.rank_of[index], settings))
         if heard[-1].error:
             raise AgreedError(f"stage {index} on rank {placement.rank_of[index]}: {heard[-1].error}") from failure
-    _check_heard(heard)
+    _check_heard(settings, heard)
     links = _links(heard, _any_device(modules))
     arriving = {index: frozenset(link.returning_ports) for index, link in links.items()}
     stages = {
@@ -120,17 +124,33 @@ def prepare(
         )
         for index, graphs in traced.items()
     }
-    combined = _planned(settings, stages)
-    settings.peers.include(groups_of(stages.values(), combined.values()))
     actions = settings.schedule.ranks[settings.rank]
+    plan = partial(combinations, actions, stages, settings.policy, settings.costs, settings.plan_group)
+    combined = settings.peers.together(plan, "planning combined graphs")
+    settings.peers.include(groups_of(stages.values(), combined.values()))
     return stages, Interpreter(actions, placement, stages, links, combined, messages, operations), combined
 
 
-def _check_heard(heard: Sequence[_News]) -> None:
+def _told(error: AnnopipeError, settings: Settings, call: Call, index: int) -> str:
+    """What the others hear of an error while a stage is traced."""
+    is_last = index == settings.schedule.placement.stages - 1
+    hint = "; step was called without target on this rank, that of the loss"
+    said = f"{type(error).__name__}: {error}"
+    return said + hint if is_last and settings.loss_fn is not None and call.target is None else said
+
+
+def _check_heard(settings: Settings, heard: Sequence[_News]) -> None:
     given = frozenset[str]().union(*(news.given for news in heard))
     if unknown := sorted(given.difference(*(news.accepts for news in heard))):
         raise AgreedError(
             f"no stage has a parameter named {', '.join(unknown)}: keyword arguments go to the stages that name them"
+        )
+    kinds = {kind for rank in settings.schedule.ranks for action in rank for kind, _ in parts_of(action)}
+    kinds |= {action.kind for rank in settings.schedule.ranks for action in rank}
+    if kinds.intersection(BACKWARDS) and not any(news.has_loss for news in heard):
+        raise AgreedError(
+            "the schedule has backwards and there is no loss: give Pipeline a loss_fn, call ap.auxiliary_loss in a "
+            'stage, or take the schedule "forward-only"'
         )
 
 
@@ -177,19 +197,8 @@ def _news(settings: Settings, graphs: StageGraphs, before: Boundary | None, call
         tuple(needs[ports[path]] if path in ports else None for path in handed),
         frozenset(graphs.arguments.signature.parameters) & call.kwargs.keys(),
         frozenset(call.kwargs),
+        bool(graphs.layout.losses),
     )
-
-
-def _planned(settings: Settings, stages: Mapping[int, LocalStage]) -> dict[Parts, Combined]:
-    """The combined graphs, when every rank has made its own."""
-    combined, failure = {}, None
-    actions = settings.schedule.ranks[settings.rank]
-    try:
-        combined = combinations(actions, stages, settings.policy, settings.costs, settings.plan_group)
-    except AnnopipeError as error:
-        failure = error
-    settings.peers.check(failure, "planning combined graphs")
-    return combined
 
 
 def groups_of(stages: Iterable[LocalStage], combined: Iterable[Combined]) -> list[dist.ProcessGroup]:

@@ -1,11 +1,9 @@
 """Adapter: ranges for torch.profiler, made only while it records (private in torch.autograd).
 
-An action's range is named by its text, "0F1"; inside a graph, consecutive nodes of one region are a range too, named
-"annopipe/" and the region, so that traces show stage, microbatch and region. A graph with ranges is another module,
-made when a profiler first meets it: without a profiler, nothing is slower.
+An action's range (``labels``) is named by its text, "0F1"; inside a graph, consecutive nodes of one region
+are a range too, named "annopipe/" and the region, so that traces show stage, microbatch and region. A graph with ranges
+is another module, made when a profiler first meets it: without a profiler, nothing is slower.
 """
-
-import contextlib
 
 import torch
 from torch import fx
@@ -14,19 +12,12 @@ from torch.autograd import _profiler_enabled
 from annopipe.graphs import meta
 from annopipe.graphs.stage_graph import StageGraph, body
 
-__all__ = ["action_range", "is_profiled", "with_ranges"]
-
-_NO_RANGE = contextlib.nullcontext()
+__all__ = ["is_profiled", "with_ranges"]
 
 
 def is_profiled() -> bool:
     """Whether a profiler records on this thread."""
     return bool(_profiler_enabled())
-
-
-def action_range(text: str) -> contextlib.AbstractContextManager[object]:
-    """A range named so, if a profiler records."""
-    return torch.profiler.record_function(text) if is_profiled() else _NO_RANGE
 
 
 def with_ranges(graph: StageGraph) -> fx.GraphModule:

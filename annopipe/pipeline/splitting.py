@@ -90,7 +90,7 @@ def _calls(model: nn.Module, graph: fx.Graph, names: Sequence[str]) -> list[fx.N
             raise PipelineError(f"cannot cut at {name!r}: the forward of {type(model).__name__} {times}: {hint}")
         if found and order[calls[0]] < order[found[-1]]:
             raise PipelineError(
-                f"cannot cut at {', '.join(names)}: {name!r} is called before {found[-1].target!r}: name the modules in "
+                f"cannot cut at {', '.join(names)}: {name!r} is called before {found[-1].target!r}: name them in "
                 "the order of their calls"
             )
         found.append(calls[0])

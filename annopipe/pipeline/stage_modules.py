@@ -98,12 +98,12 @@ def _with_tags(graph: fx.Graph, node: fx.Node, original: fx.Node) -> fx.Node:
     tags = tag_kind(original), tag_region(original), custom_tags(original).get(LANE_KEY)
     if tags == ("", "", None) or node.op not in ("call_module", "call_function", "call_method"):
         return node
+    called: Any = node.target
     with graph.inserting_before(node):
-        if node.op == "call_method":
-            found = graph.call_function(tagged_method, (tags, node.target, *node.args), dict(node.kwargs))
-        else:
-            called = graph.get_attr(str(node.target)) if node.op == "call_module" else node.target
-            found = graph.call_function(tagged_call, (tags, called, *node.args), dict(node.kwargs))
+        if node.op == "call_module":
+            called = graph.get_attr(str(node.target))
+        function = tagged_method if node.op == "call_method" else tagged_call
+        found = graph.call_function(function, (tags, called, *node.args), dict(node.kwargs))
     graph.erase_node(node)
     return found
 

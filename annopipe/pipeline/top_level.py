@@ -6,7 +6,7 @@ random numbers, changes of attributes, checkpoints, and contexts such as autocas
 """
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,14 +33,13 @@ def read_forward(
 
     Raises PipelineError for what cannot be read.
     """
-    fixed = _fixed(model, inputs)
-    tracer = _Reader(names)
+    tracer = _Reader(names, _arguments(model, inputs))
     parts = [(name, model.get_submodule(name)) for name in sorted({"", *tracer.open_modules})]
     before = {name: dict(vars(part)) for name, part in parts}
     try:
         with _explained(model), untouched_random_state(), fx_traceback.preserve_node_meta(), checkpoints_refused():
             state = torch.get_rng_state()
-            graph = tracer.trace(model, concrete_args=fixed)
+            graph = tracer.trace(model)
             drew = not torch.equal(state, torch.get_rng_state())
     finally:
         constants = _taken_back(parts, before)
@@ -49,7 +48,6 @@ def read_forward(
             f"cannot cut {type(model).__name__}: its forward draws random numbers between the calls of its submodules, "
             "which would be the same ones in every step: put that into a submodule"
         )
-    _drop_fixed(graph, fixed)
     return graph, constants
 
 
@@ -58,14 +56,34 @@ class _Reader(fx.Tracer):
 
     proxy_buffer_attributes = True
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], arguments: Sequence[inspect.Parameter]) -> None:
         super().__init__()
+        self._arguments = arguments
         self.open_modules = {name.rsplit(".", depth)[0] for name in names for depth in range(1, name.count(".") + 1)}
         self._contexts = _contexts()
 
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:  # noqa: ARG002  FX's signature
         """Whether the module is one call."""
         return module_qualified_name not in self.open_modules
+
+    def create_args_for_root(
+        self,
+        root_fn: Callable[..., Any],
+        is_module: bool,  # noqa: ARG002  FX's signature
+        concrete_args: Any = None,  # noqa: ARG002
+    ) -> tuple[Callable[..., Any], list[Any]]:
+        """What is called: forward with those arguments, so that the others have their defaults."""
+        given = {
+            parameter.name: self.create_proxy(
+                "placeholder",
+                parameter.name,
+                () if parameter.default is parameter.empty else (parameter.default,),
+                {},
+            )
+            for parameter in self._arguments
+        }
+        first = [given.pop(p.name) for p in self._arguments if p.kind is p.POSITIONAL_ONLY]
+        return lambda root: root_fn(root, *first, **given), [self.root]
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         """A node, if what holds around it is what holds around the whole."""
@@ -77,20 +95,26 @@ class _Reader(fx.Tracer):
         return super().create_node(*args, **kwargs)
 
 
-def _contexts() -> tuple[bool, ...]:
-    return torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")
-
-
-def _fixed(model: nn.Module, inputs: Sequence[str]) -> dict[str, Any]:
-    """The parameters of forward that keep their defaults."""
+def _arguments(model: nn.Module, inputs: Sequence[str]) -> list[inspect.Parameter]:
+    """The parameters of forward that stages are called with."""
     parameters = inspect.signature(model.forward).parameters
     if unknown := sorted(set(inputs) - parameters.keys()):
         raise PipelineError(f"the forward of {type(model).__name__} has no parameter {', '.join(unknown)}")
-    return {
-        name: parameter.default
-        for name, parameter in parameters.items()
-        if parameter.default is not parameter.empty and name not in inputs
-    }
+    found = [
+        p
+        for name, p in parameters.items()
+        if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and (p.default is p.empty or name in inputs)
+    ]
+    if not found:
+        raise PipelineError(
+            f"every parameter of the forward of {type(model).__name__} has a default: say which ones stages are called "
+            f"with, such as inputs=[{next(iter(parameters), '')!r}]"
+        )
+    return found
+
+
+def _contexts() -> tuple[bool, ...]:
+    return torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")
 
 
 @contextmanager
@@ -102,14 +126,14 @@ def _explained(model: nn.Module) -> Iterator[None]:
         raise PipelineError(f"cannot cut {type(model).__name__}: {error}{user_line(error.__traceback__)}") from error
     except CheckpointError as error:
         raise PipelineError(
-            f"cannot cut {type(model).__name__}: it calls a submodule under torch.utils.checkpoint, which the stage would "
-            f"lose; call it inside the submodule{user_line(error.__traceback__)}"
+            f"cannot cut {type(model).__name__}: it calls a submodule under torch.utils.checkpoint, which a stage "
+            f"would lose; call it inside the submodule{user_line(error.__traceback__)}"
         ) from error
     except (fx.proxy.TraceError, TypeError, ValueError, AttributeError, RuntimeError, KeyError, IndexError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise PipelineError(
-            f"cannot cut {type(model).__name__}: what its forward does between the calls of its submodules cannot be read "
-            f"without values ({reason}); put it into a submodule, or write the stages by hand"
+            f"cannot cut {type(model).__name__}: what its forward does between the calls of its submodules cannot be "
+            f"read without values ({reason}); put it into a submodule, or write the stages by hand"
             f"{user_line(error.__traceback__)}"
         ) from error
 
@@ -146,19 +170,3 @@ def _taken_back(
                 "cannot cut the model: its forward computes with a tensor that requires a gradient and is no parameter"
             )
     return constants
-
-
-def _drop_fixed(graph: fx.Graph, fixed: Mapping[str, Any]) -> None:
-    """Remove the arguments that keep their defaults, and the checks that FX makes of them."""
-    for node in list(graph.nodes):
-        if node.op == "placeholder" and any(str(node.target).startswith(f"{name}_") for name in fixed):
-            if all(not user.users for user in node.users) and len(node.args) == 1:
-                for user in list(node.users):
-                    _erase(graph, user)
-                graph.erase_node(node)
-
-
-def _erase(graph: fx.Graph, node: fx.Node) -> None:
-    for user in list(node.users):
-        _erase(graph, user)
-    graph.erase_node(node)

@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+import annopipe as ap
 from annopipe.errors import PipelineError
 from tests.pipeline.trial import SCHEDULES, Trial, batches, close, refused, run_cases, squares
 
@@ -246,6 +247,13 @@ def stages_have_dtypes_of_their_own():
             trial.check(tolerance=2e-2)
 
 
+def a_pipeline_without_any_loss_is_refused():
+    trial = Trial(Linear)
+    stages = [trial.mine.get(stage) for stage in range(len(trial.whole))]
+    pipe = ap.Pipeline(stages, trial.schedule)
+    refused(PipelineError, "there is no loss", lambda: pipe.step(torch.ones(6, 6)))
+
+
 CASES = (
     everything_that_is_a_pytree_crosses,
     one_tensor_is_returned_twice_and_an_input_as_it_came,
@@ -260,6 +268,7 @@ CASES = (
     inputs_and_labels_are_only_needed_where_they_are_used,
     the_callers_tensors_get_gradients,
     stages_have_dtypes_of_their_own,
+    a_pipeline_without_any_loss_is_refused,
 )
 
 

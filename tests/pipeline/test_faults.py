@@ -1,4 +1,4 @@
-"""A rank that fails in the middle of a step: real processes over gloo, ended, stopped or raising in a graph's operation."""
+"""A rank that fails in the middle of a step: real processes over gloo, killed, stopped or raising in an operation."""
 
 import json
 import signal

@@ -54,6 +54,11 @@ class Wrapped(nn.Module):
         return self.out(self.model(ids, mask)["logits"])
 
 
+class AllOptional(Layer):
+    def forward(self, x=None):
+        return self.linear(x)
+
+
 def call_of(model):
     torch.manual_seed(3)
     return torch.randint(0, 11, (4, 5)), torch.rand(4, 5, 1)
@@ -134,7 +139,7 @@ def test_gradients_through_a_pipeline_equal_those_of_the_model():
         for parts in zip(ids.chunk(2), mask.chunk(2), target.chunk(2), strict=True)
     ]
     sum(expected).backward()
-    assert torch.stack(losses).tolist() == pytest.approx([float(loss) for loss in expected], abs=1e-14)
+    torch.testing.assert_close(torch.stack(losses), torch.stack(expected), rtol=0, atol=1e-14)
     for (name, own), (_, other) in zip(model.named_parameters(), reference.named_parameters(), strict=True):
         if other.grad is None:
             assert own.grad is None, name
@@ -224,5 +229,7 @@ def test_what_cannot_be_cut_is_refused_with_the_reason(kind, at, message):
 def test_an_input_that_forward_does_not_have_is_refused():
     with pytest.raises(ap.PipelineError, match="has no parameter cache"):
         ap.split(Decoder(), at=["layers.1"], inputs=["cache"])
+    with pytest.raises(ap.PipelineError, match=r"has a default: say which ones .* inputs=\['x'\]"):
+        ap.split(AllOptional(2), at=["linear"])
     with pytest.raises(ap.PipelineError, match="split takes a module"):
         ap.split([nn.Linear(1, 1)], at=["0"])
