@@ -32,13 +32,13 @@ class MoeCase:
     expert_ranks: int = 2
     layers: int = 2
     microbatches: int = 8
-    rows: int = 16
-    width: int = 128
-    top_k: int = 8
+    rows: int = 2
+    width: int = 512
+    top_k: int = 64
     paced: bool = True
     ratio: float = 1.0
     network: NetworkKind = "emulated"
-    rate_bytes_per_s: float = 3e6
+    rate_bytes_per_s: float = 12.5e6
     policy: str = "auto"
     schedules: tuple[str, ...] = ("1f1b", "interleaved-1f1b", "interleaved-zb", "zbv", "dualpipev")
     eager: tuple[str, ...] = EAGER

@@ -12,7 +12,12 @@ from annopipe.models.exchange import exchange
 from benchmarks.moe.case import MoeCase
 from benchmarks.moe.pacing import computed
 
-__all__ = ["PacedBlock", "example_input", "mean_square", "stage_module"]
+__all__ = ["STRETCHES", "TRANSFERS", "PacedBlock", "example_input", "mean_square", "stage_module"]
+
+
+# Of a paced block, forward and backward together.
+STRETCHES = 6
+TRANSFERS = 4
 
 
 class PacedBlock(nn.Module):
