@@ -27,7 +27,7 @@ __all__ = ["command", "run_case"]
 
 _WORKER = "benchmarks.moe.worker"
 _TIMEOUT_S = 1200.0
-_REAL = {"pipeline_ranks": 1, "paced": False, "layers": 4, "rows": 256, "width": 256, "top_k": 2}
+_REAL: dict[str, Any] = {"pipeline_ranks": 1, "paced": False, "layers": 4, "rows": 256, "width": 256, "top_k": 2}
 
 
 @click.command("moe")
@@ -42,7 +42,7 @@ _REAL = {"pipeline_ranks": 1, "paced": False, "layers": 4, "rows": 256, "width":
 @click.option("--network", type=click.Choice(["auto", *NETWORKS]), default="auto", show_default=True)
 @click.option("--real", is_flag=True, help="Compute instead of waiting: 1 pipeline rank, at most a rank for each core.")
 @click.option("--rounds", type=click.IntRange(1), default=MoeCase.rounds, show_default=True, help="In alternation.")
-@click.option("--quick", is_flag=True, help="PP 2, 4 microbatches, one round, no warm-up worth the name.")
+@click.option("--quick", is_flag=True, help="PP 2, 4 microbatches, one round.")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results as JSON.")
 def command(json_path: Path | None, **options: Any) -> None:
     """Time whole MoE training steps on our runtime and on PyTorch's eager one, measured beside simulated."""

@@ -33,8 +33,8 @@ class PacedBlock(nn.Module):
         self.attention = nn.Parameter(torch.zeros(case.width))
         self.experts = nn.Parameter(torch.zeros(case.width))
         self.rows, self.top_k, self.seconds, self.group = case.rows * case.top_k, case.top_k, seconds, group
-        share = torch.full((case.expert_ranks,), self.rows // case.expert_ranks)
-        self.register_buffer("send", share)
+        ranks = dist.get_world_size(group)
+        self.register_buffer("send", torch.full((ranks,), self.rows // ranks))
 
     def forward(self, x: Tensor) -> Tensor:
         """Rows to rows, [rows, width]."""

@@ -1,4 +1,4 @@
-"""The MoE job on real ranks: both runtimes have the same gradients, one table, plain data; paced graphs keep their costs."""
+"""The MoE job on real ranks: both runtimes have the same gradients; one table; plain data."""
 
 import json
 import os
@@ -90,6 +90,7 @@ def test_real_computation_is_measured_and_simulated_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.root
+@pytest.mark.slow
 def test_ranks_in_network_namespaces_leave_nothing_behind(tmp_path: Path) -> None:
     options = ["--pipeline-ranks", "2", "--network", "namespaces", "--schedule", "dualpipev", "--eager", "zbv"]
     _, found = _run(tmp_path, *options)
@@ -128,7 +129,8 @@ def test_different_gradients_are_shown_in_the_table() -> None:
     found = {"case": json.loads(MoeCase().to_json()), "transfer_s": 0.02, "stretch_s": 0.01, "gradients_agree": False}
     text = table([{**found, "rows": [ours, eager]}])
     assert "all-to-all 20.0 ms, stretch of computation 10.0 ms; GRADIENTS DIFFER" in text
-    assert text.splitlines()[-2].split() == ["annopipe", "zbv", "2000.0", "2000.0-2000.0", "2000.0", "1.000", "25%", "1.50x"]
+    cells = ["2000.0", "2000.0-2000.0", "2000.0", "1.000", "25%", "1.50x"]
+    assert text.splitlines()[-2].split() == ["annopipe", "zbv", *cells]
 
 
 def test_more_real_ranks_than_cores_are_refused() -> None:
