@@ -8,7 +8,7 @@ STAMP := .venv/.stamp
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types bench clean
+.PHONY: help demo test lint types docs bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ lint: $(STAMP)  ## ruff (rules and format), sizes and imports
 
 types: $(STAMP)  ## mypy
 	@$(BIN)/mypy
+
+docs: $(STAMP)  ## the gallery of schedules, and the pictures in docs/
+	@$(BIN)/python -m tools.make_docs
 
 bench: $(STAMP)  ## the overlap benchmark in full
 	@$(BIN)/annopipe bench overlap

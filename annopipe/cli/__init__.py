@@ -14,6 +14,7 @@ _COMMANDS = {
     "bench": ("annopipe.cli.bench", "Measure on this machine."),
     "doctor": ("annopipe.cli.doctor", "Say what this machine can run."),
     "inspect": ("annopipe.cli.inspect", "Trace a model and print its region table."),
+    "schedule": ("annopipe.cli.schedule", "Show, check, compare and explain pipeline schedules."),
 }
 
 

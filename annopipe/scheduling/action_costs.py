@@ -21,7 +21,7 @@ _NO_FUNCTION_EXPOSED = tuple(f"exposed {kind}" for kind in COMPUTE)
 _NO_FUNCTION = ("latency", "kept_for_weight", "activation", "parameters")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ActionCosts:
     """Seconds and bytes (or any other units) of a schedule's actions; `annopipe.costs.table` makes it.
 
@@ -65,6 +65,13 @@ class ActionCosts:
 
     def __post_init__(self) -> None:
         _check(self)
+
+    def __repr__(self) -> str:
+        """The fields that differ from their defaults, as a call that makes the same value."""
+        default = type(self)()
+        given = ((name, getattr(self, name)) for name in type(self).__dataclass_fields__)
+        shown = (f"{name}={value!r}" for name, value in given if value != getattr(default, name))
+        return f"ActionCosts({', '.join(shown)})"
 
     def times(self, kind: str, stage: int, microbatches: int) -> list[float]:
         """The time of F, B, I, W or "send" for every microbatch of a stage.

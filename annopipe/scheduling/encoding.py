@@ -159,24 +159,35 @@ class Tables:
                 self.durations[number] = sum([self.durations[part] for part in parts])
             else:
                 self.durations[number] = self._costs.duration(action)
+        # Behind the operations, which change what a backward gives back.
+        for number, parts in self.parts.items():
             for part in parts:
                 self.at_start[number] += self.at_start[part]
                 self.at_end[number] += self.at_end[part]
 
     def _fill_operation(self, number: int, action: Action, operation: Operation) -> None:
         costs, stage = self._costs, action.stage
-        self.durations[number] = costs.duration(action) if action.kind in costs.operations else operation.time
-        (self.at_start if operation.memory > 0 else self.at_end)[number] = operation.memory * costs.activation_of(stage)
+        self.durations[number] = operation.time_of(stage, action.microbatch or 0, costs)
+        self._change_memory(number, action, operation.memory * costs.activation_of(stage))
         if operation.resource == "compute":
             return
         rank = self._placement.rank_of[stage]
         self.link[number] = self.lines.setdefault((rank, rank, operation.resource), len(self.lines))
         # What it follows has ended when the rank comes to it; what it precedes has to wait.
         microbatches = range(self._numbering.microbatches) if action.microbatch is None else [action.microbatch]
-        for kind in {"F": "F", "B": "BI", "W": "BW"}[operation.before] if operation.before else "":
+        for kind in operation.anchors if operation.before else ():
             for single in (self._numbers(kind, stage)[microbatch] for microbatch in microbatches):
                 self.more[single] = (*self.more.get(single, ()), number)
                 self.link[single] = GROUP
+
+    def _change_memory(self, number: int, action: Action, change: float) -> None:
+        """Let an operation take or give back memory; the backward gives back what is then kept."""
+        if not change or self._is_forward_only:
+            return
+        (self.at_start if change > 0 else self.at_end)[number] = change
+        for_weight = self._costs.kept_for_weight
+        for kind, share in (("B", 1.0), ("I", 1.0 - for_weight), ("W", for_weight)):
+            self.at_end[self._numbers(kind, action.stage)[action.microbatch or 0]] -= change * share
 
     @cached_property
     def _is_forward_only(self) -> bool:

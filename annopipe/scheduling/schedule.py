@@ -16,6 +16,7 @@ from annopipe.scheduling.lowering.passes import lower
 from annopipe.scheduling.operations import Operation
 from annopipe.scheduling.placement import Placement
 from annopipe.scheduling.programs import Programs
+from annopipe.simulation.files import place_for
 from annopipe.simulation.ranks.timeline import ScheduleTimeline
 
 __all__ = ["Schedule"]
@@ -81,6 +82,8 @@ class Schedule:
         The file has no placement and no operations: a schedule with stages that are no chain, or with operations of
         users, needs them again to be read.
 
+        Raises AnnopipeError when the file cannot be written.
+
         >>> import pathlib, tempfile
         >>> from annopipe.scheduling import placement
         >>> schedule = Schedule.of(placement.linear(2), 1, [["0F0", "0B0"], ["1F0", "1B0"]])
@@ -90,8 +93,8 @@ class Schedule:
         ...     Schedule.from_csv(path) == schedule
         True
         """
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(csv_format.write(self.programs), encoding="utf-8", newline="\n")
+        with place_for(path) as place:
+            place.write_text(csv_format.write(self.programs), encoding="utf-8", newline="\n")
 
     def check(self, *, memory: float | None = None, costs: ActionCosts | None = None, rendezvous: bool = False) -> None:
         """Raise ScheduleError, with rank, step and action, when the schedule cannot be run or is not a whole step.
@@ -104,7 +107,7 @@ class Schedule:
         >>> from annopipe.scheduling import placement
         >>> Schedule.of(placement.linear(2), 1, [["0F0", "0B0"], ["1F0", "1B0"]]).check(memory=1)
         """
-        check(self.programs, memory=memory, costs=costs, rendezvous=rendezvous)
+        check(self.programs, memory=memory, costs=costs, rendezvous=rendezvous, operations=self.operations)
 
     def lowered(self, *, parameters: bool = False, max_active: int = 3, rendezvous: bool = True) -> "Schedule":
         """The schedule with messages between ranks, anew when there are some.

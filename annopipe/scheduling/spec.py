@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from annopipe.errors import ScheduleError
-from annopipe.scheduling.generation.explaining import Decision, explain_phases
+from annopipe.scheduling.generation.explaining import Decision, explain_phases, missing_step
 from annopipe.scheduling.generation.generator import Generator
 from annopipe.scheduling.generation.phased import phased_ranks
 from annopipe.scheduling.generation.rules import Rules
@@ -27,18 +27,19 @@ class ScheduleSpec(SpecFields):
         placement: which rank holds which stage.
         microbatches: how many microbatches a step has.
         priority: the computations that exist, the most urgent first: ("B", "F") is the full backward before the
-            forward, ("I", "F", "W") separates gradients, ("F",) has no backward. For rules.
+            forward, ("I", "F", "W") separates gradients, ("F",) has no backward. Phases ask only whether there is one.
         split_backward: whether the backward is I and W: one answer, one per stage, or "unpaired": full in a
             combination, split elsewhere. None: what `priority` says.
         traversal: the order of forwards: "depth-first" (the oldest microbatch first), "breadth-first" (the first chunk
             first), or a formula such as "k // p, c, k" (see `annopipe.scheduling.generation.formulas`).
         backward_traversal: the order of backwards; None is that of the forwards from the last chunk to the first.
         in_order: (kind, formula) pairs: these kinds run strictly in the order of their keys, a rank waits for the next
-            one; the other kinds fill what is left.
+            one, and takes it before anything else; the other kinds fill what is left.
         in_flight: how many forwards without their backward (B or I) a rank may hold: a number, one per rank, a formula;
-            a formula with s or c limits each stage by itself.
-        memory: how much activation a rank may hold, from the forward to the end of B or W, in the units of the costs: a
-            number or one per rank.
+            a formula with s or c limits each stage by itself. A combination counts when it has ended. Without a
+            backward there is no limit.
+        memory: how much activation a rank may hold, from the start of the forward to the end of B or W, in the units of
+            the costs: a number or one per rank.
         pair: the kinds that run as one combination whenever both are ready, such as ("F", "B").
         phases: the exact order instead of rules: see `annopipe.scheduling.generation.phases`.
         layout_for: phases are laid out for at least this many microbatches, and those that are not there left out.
@@ -46,7 +47,8 @@ class ScheduleSpec(SpecFields):
         costs: what the rules assume about times, and about the memory that `memory` limits.
         name: what tables call it; not compared.
 
-    Raises ScheduleError, when it is made or built, for fields that do not fit together.
+    Raises ScheduleError, when it is made or built, for fields that do not fit together; CostError for costs of another
+    count of stages.
 
     >>> from annopipe.scheduling import placement
     >>> spec = ScheduleSpec(placement.linear(2), 3, priority=("B", "F"), in_flight="p - r")
@@ -55,7 +57,7 @@ class ScheduleSpec(SpecFields):
     """
 
     def __repr__(self) -> str:
-        """The fields that differ from their defaults, as a call that makes the same value."""
+        """The placement, the microbatches, and the fields that differ from their defaults."""
         default = type(self)(self.placement, self.microbatches)
         shown = [repr(self.placement), repr(self.microbatches)]
         for name in type(self).__dataclass_fields__:
@@ -99,12 +101,12 @@ class ScheduleSpec(SpecFields):
 
         Raises ScheduleError when there is no such rank or step.
         """
-        if not 0 <= rank < self.placement.ranks:
-            raise ScheduleError(f"there is no rank {rank}; ranks are 0 to {self.placement.ranks - 1}")
+        if type(rank) is not int or not 0 <= rank < self.placement.ranks:
+            raise ScheduleError(f"there is no rank {rank!r}; ranks are 0 to {self.placement.ranks - 1}")
         if self.phases:
             return explain_phases(self, rank, step)
         generator = Generator(Rules.of(self), watch=(rank, step))
         steps = len(generator.run()[rank])
-        if generator.decision is None:
-            raise ScheduleError(f"rank {rank} has no step {step}; its steps are 0 to {steps - 1}")
+        if generator.decision is None or type(step) is not int:
+            raise missing_step(rank, step, steps)
         return generator.decision

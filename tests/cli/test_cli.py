@@ -5,12 +5,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 import pytest
 
-from annopipe.cli import bench, main
+from annopipe.cli import bench, schedule
+from tests.cli.running import Result
 
 MODEL = """
 import torch
@@ -45,31 +45,6 @@ class Branch(nn.Module):
 """
 
 
-class Result(NamedTuple):
-    """What a command left: its exit code and what it wrote."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture(name="annopipe")
-def _annopipe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """Run a command line in this process, which has torch imported already."""
-
-    def run(*arguments: str, cwd: Path | None = None) -> Result:
-        monkeypatch.setattr(sys, "path", [*sys.path])
-        if cwd is not None:
-            monkeypatch.chdir(cwd)
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main(list(arguments))
-        out, err = capsys.readouterr()
-        return Result(int(ended.value.code or 0), out, err)
-
-    return run
-
-
 @pytest.fixture(name="model")
 def _model(tmp_path: Path) -> Path:
     path = tmp_path / "model.py"
@@ -78,19 +53,18 @@ def _model(tmp_path: Path) -> Path:
     return path
 
 
-BENCHMARKS = bench.command.list_commands(click.Context(bench.command))
+GROUPS = {"bench": bench.command, "schedule": schedule.command}
+MEMBERS = [[name, member] for name, group in GROUPS.items() for member in group.list_commands(click.Context(group))]
 
 
-@pytest.mark.parametrize(
-    "command", [[], ["inspect"], ["doctor"], ["bench"], *(["bench", name] for name in BENCHMARKS)], ids=" ".join
-)
+@pytest.mark.parametrize("command", [[], ["inspect"], ["doctor"], ["bench"], ["schedule"], *MEMBERS], ids=" ".join)
 def test_help_answers_without_importing_torch(command: list[str]) -> None:
     program = (
         "import sys, annopipe.cli\n"
         "try:\n"
         f"    annopipe.cli.main({[*command, '--help']!r})\n"
         "finally:\n"
-        "    sys.exit(3 if 'torch' in sys.modules else 0)\n"
+        "    sys.exit(3 if {'torch', 'matplotlib'} & {*sys.modules} else 0)\n"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr

@@ -6,8 +6,9 @@ import pytest
 
 from benchmarks.launch import run_ranks
 
-NAMES = ("naive", "gpipe", "1f1b", "eager-1f1b", "interleaved-1f1b", "looped-bfs", "zb-h1", "zb-h2", "interleaved-zb")
-NAMES += ("zbv", "v-half", "v-min", "dualpipev", "wave")
+ONE_STAGE = ("naive", "gpipe", "1f1b", "eager-1f1b", "zb-h1", "zb-h2")
+SEVERAL = ("interleaved-1f1b", "looped-bfs", "interleaved-zb", "zbv", "v-half", "v-min", "dualpipev", "wave")
+NAMES = (*ONE_STAGE, *SEVERAL)
 
 
 @pytest.mark.parametrize(("ranks", "microbatches"), [(1, (1, 3)), (2, (1, 2, 7)), (4, (3, 8))])

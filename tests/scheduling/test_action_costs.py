@@ -200,3 +200,8 @@ def test_a_user_operation_may_be_called_like_an_argument() -> None:
     costs = ActionCosts(FB=2.5, operations={"FB": 7.0})
     assert costs.duration(Action("FB", 0, 0)) == 7.0
     assert costs.duration(overlap(Action("F", 0, 2), Action("B", 0, 1))) == 2.5
+
+
+def test_costs_are_printed_as_a_call_with_what_is_not_usual():
+    assert repr(table()) == "ActionCosts()"
+    assert repr(table(F=2.0, send=[0.5, 0.0])) == "ActionCosts(F=2.0, send=[0.5, 0.0])"

@@ -1,5 +1,7 @@
 """Check a schedule, rule by rule; the first that is broken raises an error with rank, step, action, and what to do."""
 
+from collections.abc import Sequence
+
 from annopipe.errors import ScheduleError
 from annopipe.scheduling.action_costs import ActionCosts
 from annopipe.scheduling.checking.combinations import parts_are_independent
@@ -9,9 +11,11 @@ from annopipe.scheduling.checking.memory import fits_in_memory
 from annopipe.scheduling.checking.message_order import messages_arrive_in_order, pairs_agree
 from annopipe.scheduling.checking.messages import messages_in_place, messages_match
 from annopipe.scheduling.checking.once import nothing_missing, nothing_twice
+from annopipe.scheduling.checking.operations_in_place import operations_in_place
 from annopipe.scheduling.checking.own_order import forward_before_backward, whole_batch_first
 from annopipe.scheduling.checking.ownership import own_microbatches_only, own_stages_only
 from annopipe.scheduling.checking.parameters import gradients_reduced_last, unsharded_when_used
+from annopipe.scheduling.operations import Operation
 from annopipe.scheduling.programs import Programs
 
 __all__ = ["RULES", "check"]
@@ -40,6 +44,7 @@ def check(
     memory: float | None = None,
     costs: ActionCosts | None = None,
     rendezvous: bool = False,
+    operations: Sequence[Operation] = (),
 ) -> None:
     """Raise ScheduleError when programs cannot be run, or do not compute what a step of training (or a forward) is.
 
@@ -51,6 +56,7 @@ def check(
         costs: what each stage's activation takes; without it one microbatch on one stage takes 1.
         rendezvous: also ask that both ranks of each pair have their messages in one order, which a transport needs in
             which a send waits for its receive. Lowering makes such schedules.
+        operations: those that are declared have to be there, in their places; others may be anywhere.
 
     >>> from annopipe.scheduling import placement
     >>> check(Programs.of(placement.linear(2), 1, [["0F0", "0B0"], ["1F0", "1B0"]]))
@@ -69,9 +75,10 @@ what its forward left
     facts = Facts.of(programs)
     for rule in RULES:
         rule(facts)
+    operations_in_place(facts, operations)
     if rendezvous:
         pairs_agree(facts)
     if memory is not None:
         used = costs or ActionCosts()
         used.refuse_other_stages(programs.numbering)
-        fits_in_memory(facts, memory, used)
+        fits_in_memory(facts, memory, used, operations)

@@ -1,12 +1,16 @@
 """Rule: what forwards keep for their backwards fits into a limit, on every rank.
 
 F takes the activation of its stage when it starts; B gives it back when it ends. I gives back all but the share that W
-needs, and W the rest. What a combination takes it takes when it starts, and gives back when it ends.
+needs, and W the rest. What a combination takes it takes when it starts, and gives back when it ends. An operation
+changes the memory where it stands in the order of its rank, also when it runs beside the computation.
 """
+
+from collections.abc import Sequence
 
 from annopipe.scheduling.action_costs import ActionCosts
 from annopipe.scheduling.checking.facts import Facts
 from annopipe.scheduling.checking.problem import problem
+from annopipe.scheduling.operations import Operation
 
 __all__ = ["fits_in_memory"]
 
@@ -14,18 +18,24 @@ __all__ = ["fits_in_memory"]
 _ROUNDING = 1e-9
 
 
-def fits_in_memory(facts: Facts, memory: float, costs: ActionCosts) -> None:
+def fits_in_memory(facts: Facts, memory: float, costs: ActionCosts, operations: Sequence[Operation] = ()) -> None:
     """Raise ScheduleError where a rank keeps more than `memory`, in the unit of `costs.activation`."""
-    programs = facts.programs
+    programs, numbering = facts.programs, facts.programs.numbering
     stages, m = programs.placement.stages, programs.microbatches
     sizes = [costs.activation_of(stage) for stage in range(stages)]
-    # By row (number // microbatches): F, B, I, W of every stage, and nothing for messages and extras.
+    # What the backward finds: operations have changed it.
+    left = [
+        size * (1.0 + sum(operation.memory for operation in operations if operation.applies_to(stage)))
+        for stage, size in enumerate(sizes)
+    ]
+    # By row (number // microbatches): F, B, I, W of every stage, and nothing for messages.
     change = [
         *sizes,
-        *(-size for size in sizes),
-        *(-size * (1.0 - costs.kept_for_weight) for size in sizes),
-        *(-size * costs.kept_for_weight for size in sizes),
+        *(-size for size in left),
+        *(-size * (1.0 - costs.kept_for_weight) for size in left),
+        *(-size * costs.kept_for_weight for size in left),
     ]
+    shares = {operation.name: operation.memory for operation in operations if operation.memory}
     computed, limit = len(change) * m, memory * (1.0 + _ROUNDING)
     for rank, program in enumerate(programs.ranks):
         kept = 0.0
@@ -33,10 +43,14 @@ def fits_in_memory(facts: Facts, memory: float, costs: ActionCosts) -> None:
             if number < computed:
                 kept += change[number // m]
                 released = 0.0
-            elif number in facts.parts:
+            elif facts.parts.get(number):
                 changes = [change[part // m] for part in facts.parts[number]]
                 kept += sum(size for size in changes if size > 0.0)
                 released = sum(size for size in changes if size < 0.0)
+            elif numbering.kind(number) in shares:
+                action = numbering.action(number)
+                kept += shares[action.kind] * sizes[action.stage]
+                released = 0.0
             else:
                 continue
             if kept <= limit:
@@ -46,7 +60,6 @@ def fits_in_memory(facts: Facts, memory: float, costs: ActionCosts) -> None:
                 programs,
                 rank,
                 step,
-                f"{programs.numbering.text(number)} brings the activations kept to {kept:g}, and the limit is "
-                f"{memory:g}",
+                f"{numbering.text(number)} brings the activations kept to {kept:g}, and the limit is {memory:g}",
                 "start fewer forwards before the next backward, or raise the limit",
             )

@@ -6,7 +6,7 @@ from annopipe.errors import ScheduleError
 from annopipe.scheduling.generation.phased import phased_rank
 from annopipe.scheduling.generation.spec_fields import SpecFields
 
-__all__ = ["Candidate", "Decision", "explain_phases"]
+__all__ = ["Candidate", "Decision", "explain_phases", "missing_step"]
 
 
 @dataclass(frozen=True, order=True)
@@ -14,7 +14,7 @@ class Candidate:
     """An action that could have run; candidates sort as they would be taken.
 
     Attributes:
-        urgency: the position of its kind in the priority, 0 is the most urgent.
+        urgency: the position of its kind in the priority, 0 is the most urgent; kinds in a strict order come first.
         turn: its position in the rank's order of this kind, 0 is the first.
         action: its text.
         refused: why it could not be taken; "" when it could.
@@ -64,12 +64,16 @@ def explain_phases(spec: SpecFields, rank: int, step: int) -> Decision:
     Raises ScheduleError when the rank has no such step.
     """
     steps = phased_rank(spec, rank)
-    if not 0 <= step < len(steps):
-        raise ScheduleError(f"rank {rank} has no step {step}; its steps are 0 to {len(steps) - 1}")
+    if type(step) is not int or not 0 <= step < len(steps):
+        raise missing_step(rank, step, len(steps))
     action, phase = steps[step]
-    first = next(index for index, (_, other) in enumerate(steps) if other is phase)
-    last = len(steps) - 1 - next(index for index, (_, other) in enumerate(reversed(steps)) if other is phase)
-    why = (
-        f"the order is written in phases: this is step {step - first} of {last - first + 1} of the phase '{phase.text}'"
-    )
+    own = [index for index, (_, other) in enumerate(steps) if other is phase]
+    place = f"step {own.index(step) + 1} of {len(own)}"
+    why = f"the order is written in phases: this is {place} of the phase '{phase.text}'"
     return Decision(rank, step, None, str(action), why)
+
+
+def missing_step(rank: int, step: int, steps: int) -> ScheduleError:
+    """The error for a step that a rank with so many steps does not have."""
+    known = f"its steps are 0 to {steps - 1}" if steps else "it does nothing"
+    return ScheduleError(f"rank {rank} has no step {step!r}; {known}")

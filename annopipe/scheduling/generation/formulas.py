@@ -23,6 +23,7 @@ __all__ = ["NAMES", "Formula", "compiled", "compiled_keys"]
 
 NAMES = ("p", "r", "m", "v", "s", "c", "k")
 _Evaluate = Callable[[Mapping[str, int]], int]
+_LONGEST = 200  # characters; more is a slip, and could be nested deeper than Python goes
 
 _OPERATORS: dict[type, Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -73,19 +74,24 @@ def compiled_keys(text: str, names: tuple[str, ...] = NAMES) -> tuple[Formula, .
     [2, 1, 9]
     """
     tree = _parsed(text)
-    parts = tree.elts if isinstance(tree, ast.Tuple) else [tree]
+    parts = tree.elts if isinstance(tree, ast.Tuple) and tree.elts else [tree]
     return tuple(_formula(part, text, names) for part in parts)
 
 
 def _formula(tree: ast.expr, text: str, names: tuple[str, ...]) -> Formula:
     used = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name)) & frozenset(names)
-    return Formula(ast.unparse(tree), used, _node(tree, text, names))
+    try:
+        return Formula(ast.unparse(tree), used, _node(tree, text, names))
+    except RecursionError as error:
+        raise ScheduleError(f"{text!r} is not a formula: it is nested too deep") from error
 
 
 def _parsed(text: str) -> ast.expr:
+    if len(text) > _LONGEST:
+        raise ScheduleError(f"a formula of {len(text)} characters; write one of at most {_LONGEST}")
     try:
         return ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         raise ScheduleError(
             f"{text!r} is not a formula; write whole numbers, {', '.join(NAMES)}, + - * // %"
         ) from error
@@ -105,8 +111,8 @@ def _node(tree: ast.expr, text: str, names: tuple[str, ...]) -> _Evaluate:
         return _binary(_OPERATORS[type(tree.op)], tree.left, tree.right, text, names)
     if isinstance(tree, ast.Compare) and len(tree.ops) == 1 and type(tree.ops[0]) in _OPERATORS:
         return _binary(_OPERATORS[type(tree.ops[0])], tree.left, tree.comparators[0], text, names)
-    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id in _FUNCTIONS and tree.args:
-        function = _FUNCTIONS[tree.func.id]
+    function = _FUNCTIONS.get(tree.func.id) if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) else None
+    if isinstance(tree, ast.Call) and function and tree.args and not tree.keywords:
         arguments = [_node(argument, text, names) for argument in tree.args]
         return lambda values: function([argument(values) for argument in arguments])
     raise ScheduleError(

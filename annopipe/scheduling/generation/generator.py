@@ -7,9 +7,11 @@ that is free decides, rank by rank: so the result does not depend on the order i
 import heapq
 
 from annopipe.errors import ScheduleError
+from annopipe.scheduling.actions import overlap
 from annopipe.scheduling.generation.explaining import Decision
 from annopipe.scheduling.generation.rank_state import RankState
 from annopipe.scheduling.generation.rules import Rules
+from annopipe.scheduling.generation.ticks import Tick
 from annopipe.scheduling.numbering import Numbering
 
 __all__ = ["Generator"]
@@ -29,17 +31,14 @@ class Generator:
         self._rank_of = placement.rank_of
         self._programs: list[list[Chosen]] = [[] for _ in range(placement.ranks)]
         self._running: list[Chosen] = [()] * placement.ranks
-        self._events: list[tuple[int, int]] = []
+        self._events: list[tuple[Tick, int]] = []
         self._touched: set[int] = set()  # ranks for which something changed at this moment
         self._ranks = [RankState(rules, rank) for rank in range(placement.ranks)]
         self._before_forward = [len(before) for before in placement.predecessors for _ in range(m)]
-        # A backward waits for the forward of its own stage and the backwards behind it; one whose loss needs the whole
-        # batch for all forwards of its stage.
-        self._before_backward = [
-            len(after) + (len(placement.microbatches_of(stage, m)) if stage in placement.batch_wide else 1)
-            for stage, after in enumerate(placement.successors)
-            for _ in range(m)
-        ]
+        # A backward waits for the forward of its own stage and the backwards behind it.
+        self._before_backward = [len(after) + 1 for after in placement.successors for _ in range(m)]
+        # Where the loss needs the whole batch, all backwards wait for the last forward of the stage.
+        self._before_loss = {stage: len(placement.microbatches_of(stage, m)) for stage in placement.batch_wide}
 
     def run(self) -> list[list[Chosen]]:
         """The numbers of every rank; a combination is a tuple of two.
@@ -65,7 +64,7 @@ class Generator:
         self._refuse_unfinished()
         return self._programs
 
-    def _happen(self, now: int, code: int) -> None:
+    def _happen(self, now: Tick, code: int) -> None:
         """Take in an event: a rank (0 and above) ends what it runs, or a message (below 0) arrives."""
         if code >= 0:
             ended = self._running[code]
@@ -76,32 +75,37 @@ class Generator:
         else:
             self._arrive(-1 - code)
 
-    def _end(self, now: int, rank: int, number: int) -> None:
+    def _end(self, now: Tick, rank: int, number: int) -> None:
         kind, pair = divmod(number, self._block)
         stage, microbatch = divmod(pair, self._m)
         state, placement = self._ranks[rank], self._rules.placement
         if kind == 0:
             for after in placement.successors[stage]:
-                self._send(now, rank, stage, after * self._m + microbatch)
+                self._send(now, rank, pair, after * self._m + microbatch)
             if self._rules.has_backward:
-                if stage in placement.batch_wide:
-                    for other in placement.microbatches_of(stage, self._m):
-                        self._backward_input(stage * self._m + other)
-                else:
-                    self._backward_input(pair)
+                self._forward_ended(stage, pair)
         elif kind == 3:
             state.limits.end_weight(stage)
         else:
             for before in placement.predecessors[stage]:
-                self._send(now, rank, stage, self._block + before * self._m + microbatch)
+                self._send(now, rank, pair, self._block + before * self._m + microbatch)
             state.limits.end_backward(stage, microbatch, full=kind == 1)
             if kind == 2:
                 state.weights.append(pair)
 
-    def _send(self, now: int, rank: int, stage: int, number: int) -> None:
-        """Hand an output of a stage to the forward (F) or the backward (B) that takes it."""
+    def _forward_ended(self, stage: int, pair: int) -> None:
+        if stage not in self._before_loss:
+            self._backward_input(pair)
+            return
+        self._before_loss[stage] -= 1
+        if not self._before_loss[stage]:
+            for microbatch in self._rules.placement.microbatches_of(stage, self._m):
+                self._backward_input(stage * self._m + microbatch)
+
+    def _send(self, now: Tick, rank: int, pair: int, number: int) -> None:
+        """Hand what a stage made of a microbatch to the forward (F) or the backward (B) that takes it."""
         receiver = self._rank_of[number % self._block // self._m]
-        delay = self._rules.delays[stage]
+        delay = self._rules.times.delays[pair]
         if delay and receiver != rank:
             heapq.heappush(self._events, (now + delay, -1 - number))
         else:
@@ -125,28 +129,30 @@ class Generator:
             self._ranks[rank].backward_ready(pair, split=self._rules.split[stage])
             self._touched.add(rank)
 
-    def _decide(self, rank: int, now: int) -> None:
+    def _decide(self, rank: int, now: Tick) -> None:
         state, rules = self._ranks[rank], self._rules
-        watched = self._watch == (rank, len(self._programs[rank]))
-        candidates = state.candidates() if watched else ()
         chosen, reason = state.choose()
         if not chosen:
             return
+        if self._watch == (rank, len(self._programs[rank])):
+            actions = [self._numbering.action(number) for number in chosen]
+            text = str(overlap(*actions) if len(actions) > 1 else actions[0])
+            time = rules.times.seconds(now)
+            self.decision = Decision(*self._watch, time, text, reason, tuple(state.candidates(chosen)))
         state.take(chosen)
         self._programs[rank].append(chosen)
         self._running[rank] = chosen
-        time = rules.durations[chosen[0]] if len(chosen) == 1 else rules.combined(*chosen)
-        heapq.heappush(self._events, (now + time, rank))
-        if watched:
-            text = "&".join(map(self._numbering.text, chosen))
-            step = len(self._programs[rank]) - 1
-            self.decision = Decision(rank, step, rules.seconds(now), text, reason, tuple(sorted(candidates)))
+        duration = rules.times.durations[chosen[0]] if len(chosen) == 1 else rules.times.combined(*chosen)
+        heapq.heappush(self._events, (now + duration, rank))
 
     def _refuse_unfinished(self) -> None:
-        for rank, state in enumerate(self._ranks):
-            stuck = [candidate for candidate in state.candidates() if candidate.refused]
-            if stuck:
-                raise ScheduleError(
-                    f"rank {rank} stops at step {len(self._programs[rank])}: {stuck[0].action} is ready and "
-                    f"{stuck[0].refused}, and no other rank can go on; raise the limit or change the order"
-                )
+        stuck = [
+            (rank, found) for rank, state in enumerate(self._ranks) for found in state.candidates() if found.refused
+        ]
+        if stuck:
+            # A limit says more than a strict order that waits for it.
+            rank, found = min(stuck, key=lambda place: not place[1].refused.startswith("over"))
+            raise ScheduleError(
+                f"rank {rank} stops at step {len(self._programs[rank])}: {found.action} is ready and {found.refused}, "
+                "and no other rank can go on; raise the limit or change the order"
+            )

@@ -1,9 +1,10 @@
 """A schedule from phases: the exact order of every rank."""
 
+from annopipe.errors import ScheduleError
 from annopipe.scheduling.actions import Action, overlap
 from annopipe.scheduling.generation.formulas import compiled
 from annopipe.scheduling.generation.phases import Phase, RankWork, lay_out, parse_phases
-from annopipe.scheduling.generation.spec_fields import SpecFields
+from annopipe.scheduling.generation.spec_fields import LAYOUT_NAMES, MOST_PAIRS, SpecFields
 from annopipe.scheduling.generation.traversal import traversal_order, traversals, values_of
 from annopipe.scheduling.placement import Placement
 
@@ -22,9 +23,16 @@ def phased_rank(spec: SpecFields, rank: int) -> list[tuple[Action, Phase]]:
     """The actions of one rank, each with its phase."""
     placement = spec.placement
     values = values_of(placement, spec.microbatches, placement.stages_on[rank][0])
-    wanted = max(spec.microbatches, compiled(spec.layout_for)(values))
+    wanted = max(spec.microbatches, compiled(spec.layout_for, LAYOUT_NAMES)(values))
+    if wanted * placement.stages > MOST_PAIRS:
+        raise ScheduleError(
+            f"layout_for={spec.layout_for!r} is {wanted}: on {placement.stages} stages these are more than "
+            f"{MOST_PAIRS} forwards; give fewer"
+        )
     values["m"] = wanted
     forwards, backwards = (traversal_order(placement, wanted, rank, text) for text in traversals(spec))
+    if not spec.has_backward:
+        backwards = []
     chunks = tuple(sorted(placement.stages_on[rank], key=lambda stage: (placement.depth_of[stage], stage)))
     work = RankWork(chunks, [divmod(pair, wanted) for pair in forwards], [divmod(pair, wanted) for pair in backwards])
     laid_out = lay_out(parse_phases(spec.phases), work, values)

@@ -9,14 +9,16 @@ with a number behind it for one chunk of the rank (F1: the second of its stages,
 the next of any chunk: forwards and backwards in the order that the specification gives, W in the order
 in which the I ran. ``F0&B1`` is a combination.
 
-What a token asks for and is not there (no microbatch is left) is left out: so the phases of a schedule that wants many
-microbatches say what happens with few. A rank whose phases end before all its work is done is refused.
+What a token asks for and is not there (no microbatch is left, no I has left a W) is left out: so the phases of a
+schedule that wants many microbatches say what happens with few. A rank whose phases end before all its work is done is
+refused.
 """
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from annopipe.errors import ScheduleError
 from annopipe.scheduling.actions import Action, overlap
@@ -24,7 +26,7 @@ from annopipe.scheduling.generation.formulas import Formula, compiled
 
 __all__ = ["Phase", "RankWork", "lay_out", "parse_phases"]
 
-_TOKEN = re.compile(r"([FBIW])([0-9]*)")
+_TOKEN = re.compile(r"([FBIW])([0-9]{0,4})")
 _COUNTED = ("p", "r", "m", "v")
 
 
@@ -68,9 +70,9 @@ def parse_phases(lines: Sequence[str]) -> tuple[Phase, ...]:
 def lay_out(phases: Sequence[Phase], work: RankWork, values: Mapping[str, int]) -> list[tuple[Action, Phase]]:
     """The actions of one rank, each with the phase that it belongs to.
 
-    Raises ScheduleError when the phases end and work is left, or a backward-weight has no backward-input before it.
+    Raises ScheduleError when the phases end and work is left, or a token names a chunk that the rank does not hold.
     """
-    queues = _Queues(work)
+    queues = _Queues(work, values["r"])
     actions: list[tuple[Action, Phase]] = []
     for phase in phases:
         for _ in _turns(phase, values, queues):
@@ -87,21 +89,22 @@ def lay_out(phases: Sequence[Phase], work: RankWork, values: Mapping[str, int]) 
 
 
 def _turns(phase: Phase, values: Mapping[str, int], queues: "_Queues") -> Iterator[int]:
-    if phase.count is not None:
-        yield from range(phase.count(values))
-        return
-    turn, before = 0, -1
-    while before != queues.taken:
+    """The turns of a phase, up to the first that finds nothing to do: so would all behind it."""
+    turns: Iterable[int] = count() if phase.count is None else range(phase.count(values))
+    before = -1
+    for turn in turns:
+        if before == queues.taken:
+            return
         before = queues.taken
         yield turn
-        turn += 1
 
 
 class _Queues:
     """What is left to do on one rank."""
 
-    def __init__(self, work: RankWork) -> None:
+    def __init__(self, work: RankWork, rank: int) -> None:
         self.taken = 0
+        self._rank = rank
         self._chunks = work.chunks
         self._any = {"F": deque(work.forwards), "B": deque(work.backwards)}
         self._weights: deque[tuple[int, int]] = deque()
@@ -142,19 +145,24 @@ class _Queues:
         if chunk < 0:
             return self._weights if kind == "W" else self._any[kind]
         if chunk >= len(self._chunks):
-            raise ScheduleError(f"{kind}{chunk}: a rank holds {len(self._chunks)} chunks, counted from 0")
+            raise ScheduleError(
+                f"rank {self._rank}: {kind}{chunk} names a chunk, and there are {len(self._chunks)}, counted from 0"
+            )
         stage = self._chunks[chunk]
         return self._weights_of[stage] if kind == "W" else self._of_chunk[kind, stage]
 
 
 def _phase(text: str, line: str) -> Phase:
-    count, colon, tokens = text.partition(":")
+    times, colon, tokens = text.partition(":")
     steps = tuple(tuple(_token(part, line) for part in step.split("&")) for step in tokens.split())
     if not colon or not steps:
         raise ScheduleError(
             f"{text.strip()!r} in {line!r} is not a phase; write a count, a colon and tokens: 'p - r: F B'"
         )
-    return Phase(text.strip(), None if count.strip() == "*" else compiled(count, _COUNTED), steps)
+    try:
+        return Phase(text.strip(), None if times.strip() == "*" else compiled(times.strip(), _COUNTED), steps)
+    except ScheduleError as error:
+        raise ScheduleError(f"the count of {text.strip()!r} in {line!r}: {error}") from None
 
 
 def _token(text: str, line: str) -> tuple[str, int]:

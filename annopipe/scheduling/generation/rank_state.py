@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from annopipe.scheduling.actions import COMPUTE
 from annopipe.scheduling.generation.explaining import Candidate
-from annopipe.scheduling.generation.limits import RankLimits
+from annopipe.scheduling.generation.limits import Pair, RankLimits
 from annopipe.scheduling.generation.rules import Rules
 from annopipe.scheduling.numbering import Numbering
 
@@ -19,25 +19,28 @@ class RankState:
     """The ready actions of one rank, as turns: positions in the rank's order of forwards, or of backwards.
 
     Forwards wait in one heap per stage, because a limit can refuse a stage and let another pass; backwards in one heap
-    per kind; weight gradients in the order in which their inputs were computed.
+    per kind, as full ones when they are split only for want of a partner; weight gradients in the order in which their
+    inputs were computed.
     """
 
     def __init__(self, rules: Rules, rank: int) -> None:
         placement, self._m = rules.placement, rules.microbatches
         self._block = placement.stages * self._m
         self._numbering = Numbering(placement.stages, self._m)
-        self._rules = rules
         self.limits = RankLimits(rules, rank)
         self.weights: deque[int] = deque()
         self._orders = rules.forward_order[rank], rules.backward_order[rank]
         self._forward_turn, self._backward_turn = rules.forward_turn, rules.backward_turn
         self._forwards: dict[int, list[int]] = {stage: [] for stage in placement.stages_on[rank]}
         self._backwards: dict[int, list[int]] = {_B: [], _I: []}
-        self._priority = [COMPUTE.index(kind) for kind in rules.priority]
         self._strict = rules.strict[rank]
-        self._next_strict = 0
-        self._strict_kinds = {number // self._block for number in self._strict}
-        self._pair = tuple(COMPUTE.index(kind) for kind in rules.pair) if rules.pair else ()
+        self._strict_done = 0
+        self._strict_kinds = {COMPUTE.index(kind) for kind in rules.strict_kinds}
+        # What has a strict order comes first, and fits in between as it must wait.
+        urgent = sorted(rules.priority, key=lambda kind: kind not in rules.strict_kinds)
+        self._order = [COMPUTE.index(kind) for kind in urgent]
+        self._partner = COMPUTE.index(rules.pair[1]) if rules.pair else -1
+        self._unpaired = rules.unpaired
 
     def forward_ready(self, pair: int) -> None:
         """The inputs of a forward have arrived."""
@@ -49,75 +52,79 @@ class RankState:
 
     def choose(self) -> tuple[tuple[int, ...], str]:
         """The numbers to run now and why; () when nothing may run."""
-        if self._pair:
+        if self._partner >= 0:
             both = self._best_pair()
             if both:
                 return both, "both are ready, and the rules pair them"
-        if self._next_strict < len(self._strict):
-            number = self._strict[self._next_strict]
-            if self._may_run(number):
-                return (number,), "it is the next in the strict order"
-        for kind in self._priority:
-            if kind in self._strict_kinds:
-                continue
+        for kind in self._order:
             number = self._best(kind)
             if number >= 0:
-                return (
-                    self._unpaired(number),
-                ), f"{COMPUTE[kind]} is the most urgent kind that may run; it is its turn"
+                if kind == _B and self._unpaired:
+                    return (
+                        number + self._block,
+                    ), "B is the most urgent kind that may run; without a partner it is split"
+                if kind in self._strict_kinds:
+                    return (number,), "it is the next in the strict order"
+                return (number,), f"{COMPUTE[kind]} is the most urgent kind that may run; it is its turn"
         return (), ""
 
     def take(self, chosen: tuple[int, ...]) -> None:
         """Remove what was chosen from what is ready."""
         for number in chosen:
             kind, pair = divmod(number, self._block)
+            waited = _B if kind == _I and self._unpaired else kind
             if kind == _F:
                 self._remove(self._forwards[pair // self._m], self._forward_turn[pair])
                 self.limits.start_forward(*divmod(pair, self._m))
             elif kind == _W:
-                self.weights.remove(pair) if self.weights[0] != pair else self.weights.popleft()
+                self.weights.remove(pair)
             else:
-                turn = self._backward_turn[pair]
-                heap = self._backwards[kind]
-                # An unpaired backward is split when it is taken, and waited as a full one.
-                self._remove(heap if turn in heap else self._backwards[_B], turn)
-            if self._next_strict < len(self._strict) and number == self._strict[self._next_strict]:
-                self._next_strict += 1
+                self._remove(self._backwards[waited], self._backward_turn[pair])
+            if waited * self._block + pair == self._next_strict():
+                self._strict_done += 1
 
-    def candidates(self) -> list[Candidate]:
-        """Everything that is ready, with what refuses it."""
-        return list(self._candidates())
+    def candidates(self, chosen: tuple[int, ...] = ()) -> list[Candidate]:
+        """Everything that is ready, as it would be taken, with what refuses it if it is not chosen."""
+        return sorted(self._candidates(chosen))
 
-    def _candidates(self) -> Iterator[Candidate]:
-        urgency = {kind: position for position, kind in enumerate(self._priority)}
-        expected = self._strict[self._next_strict] if self._next_strict < len(self._strict) else -1
+    def _candidates(self, chosen: tuple[int, ...]) -> Iterator[Candidate]:
+        urgency = {kind: position for position, kind in enumerate(self._order)}
+        expected = self._next_strict()
         for kind, turns in self._ready():
             for turn, pair in turns:
                 number = kind * self._block + pair
                 refused = ""
-                if kind in self._strict_kinds and number != expected:
+                if number in chosen:
+                    pass
+                elif kind in self._strict_kinds and number != expected:
                     refused = f"must wait: {self._numbering.text(expected)} is next in the strict order"
                 elif kind == _F and not self.limits.allows(*divmod(pair, self._m)):
-                    refused = self.limits.reason()
+                    refused = self.limits.reason(pair // self._m)
                 yield Candidate(urgency[kind], turn, self._numbering.text(number), refused)
 
     def _ready(self) -> Iterator[tuple[int, list[tuple[int, int]]]]:
         forwards, backwards = self._orders
-        yield _F, sorted((turn, forwards[turn]) for heap in self._forwards.values() for turn in heap)
+        yield _F, [(turn, forwards[turn]) for heap in self._forwards.values() for turn in heap]
         for kind, heap in self._backwards.items():
-            yield kind, sorted((turn, backwards[turn]) for turn in heap)
+            yield kind, [(turn, backwards[turn]) for turn in heap]
         yield _W, list(enumerate(self.weights))
 
+    def _next_strict(self) -> int:
+        return self._strict[self._strict_done] if self._strict_done < len(self._strict) else -1
+
     def _best_pair(self) -> tuple[int, ...]:
-        partner = self._best(self._pair[1])
+        partner = self._best(self._partner)
         if partner < 0:
             return ()
-        stage = partner % self._block // self._m
-        forward = self._best(_F, freed=stage if self._pair[1] == _B else -1)
+        freed = divmod(partner % self._block, self._m) if self._partner != _W else None
+        forward = self._best(_F, freed)
         return (forward, partner) if forward >= 0 else ()
 
-    def _best(self, kind: int, freed: int = -1) -> int:
+    def _best(self, kind: int, freed: Pair | None = None) -> int:
         """The number of the ready action of a kind whose turn is first among those allowed; -1 when there is none."""
+        if kind in self._strict_kinds:
+            number = self._next_strict()
+            return number if number // self._block == kind and self._may_run(number, freed) else -1
         if kind == _W:
             return _W * self._block + self.weights[0] if self.weights else -1
         if kind != _F:
@@ -126,24 +133,26 @@ class RankState:
         best = -1
         for heap in self._forwards.values():
             if heap and (best < 0 or heap[0] < best):
-                pair = self._orders[0][heap[0]]
-                if self.limits.allows(*divmod(pair, self._m), freed):
-                    best = heap[0]
+                turn = self._first_allowed(heap, freed)
+                if turn >= 0 and (best < 0 or turn < best):
+                    best = turn
         return self._orders[0][best] if best >= 0 else -1
 
-    def _may_run(self, number: int) -> bool:
+    def _first_allowed(self, heap: list[int], freed: Pair | None) -> int:
+        turns = heap[:1] if self.limits.are_alike else sorted(heap)
+        for turn in turns:
+            if self.limits.allows(*divmod(self._orders[0][turn], self._m), freed):
+                return turn
+        return -1
+
+    def _may_run(self, number: int, freed: Pair | None) -> bool:
         kind, pair = divmod(number, self._block)
-        if kind == _F:
-            return self._forward_turn[pair] in self._forwards[pair // self._m] and self.limits.allows(
-                *divmod(pair, self._m)
-            )
         if kind == _W:
             return pair in self.weights
-        return self._backward_turn[pair] in self._backwards[kind]
-
-    def _unpaired(self, number: int) -> int:
-        kind, pair = divmod(number, self._block)
-        return _I * self._block + pair if kind == _B and self._rules.unpaired else number
+        if kind != _F:
+            return self._backward_turn[pair] in self._backwards[kind]
+        ready = self._forward_turn[pair] in self._forwards[pair // self._m]
+        return ready and self.limits.allows(*divmod(pair, self._m), freed)
 
     @staticmethod
     def _remove(heap: list[int], turn: int) -> None:

@@ -1,16 +1,17 @@
 """The rules of a specification, worked out for its placement: what the generator reads, as flat lists of numbers."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import chain
 
-from annopipe.errors import ScheduleError
-from annopipe.scheduling.action_costs import ActionCosts
-from annopipe.scheduling.actions import COMPUTE, Action, overlap
+from annopipe.scheduling.actions import COMPUTE
 from annopipe.scheduling.generation.formulas import compiled_keys
-from annopipe.scheduling.generation.given_limits import in_flight_of_ranks, in_flight_of_stages, memory_of_ranks
+from annopipe.scheduling.generation.given_limits import (
+    activation_of,
+    in_flight_of_ranks,
+    in_flight_of_stages,
+    memory_of_ranks,
+)
+from annopipe.scheduling.generation.rule_times import RuleTimes
 from annopipe.scheduling.generation.spec_fields import SpecFields
-from annopipe.scheduling.generation.ticks import Ticks
 from annopipe.scheduling.generation.traversal import key_values, traversal_order, traversals
 from annopipe.scheduling.placement import Placement
 
@@ -22,27 +23,23 @@ class Rules:
     """Rules as lists; a pair is stage * microbatches + microbatch, a number is kind * pairs + pair as in `Numbering`.
 
     Attributes:
-        durations: ticks of F, B, I and W, by number.
-        combined: ticks of a combination of two numbers.
-        delays: ticks until a stage's message arrives on another rank.
+        times: how long everything takes.
         split: for each stage, whether its backward is I and W.
         unpaired: whether a backward that finds no partner is split after all.
         has_backward: whether there is a backward at all.
         forward_order, backward_order: per rank, its pairs in the order of the traversal.
         forward_turn, backward_turn: by pair, its position in that order.
         strict: per rank, numbers that run in exactly this order; empty where there is no such rule.
+        strict_kinds: the kinds of these numbers.
         in_flight, memory: per rank, None without limit; stage_in_flight: per stage.
         activation: what a forward of each stage holds; freed_by_input: the share of it that I gives back.
-        seconds: the inverse of ticks.
     """
 
     placement: Placement
     microbatches: int
     priority: tuple[str, ...]
     pair: tuple[str, str] | None
-    durations: list[int]
-    combined: Callable[[int, int], int]
-    delays: list[int]
+    times: RuleTimes
     split: list[bool]
     unpaired: bool
     has_backward: bool
@@ -51,111 +48,52 @@ class Rules:
     forward_turn: list[int]
     backward_turn: list[int]
     strict: list[list[int]]
+    strict_kinds: frozenset[str]
     in_flight: list[int | None]
     stage_in_flight: list[int | None]
     memory: list[float | None]
     activation: list[float]
     freed_by_input: float
-    seconds: Callable[[int], float]
 
     @classmethod
     def of(cls, spec: SpecFields) -> "Rules":
         """Work out the rules of a specification.
 
-        Raises ScheduleError for a formula that is none, or a limit that no microbatch can pass under.
+        Raises ScheduleError for a formula without a value, or a limit that no microbatch can pass under.
         """
-        placement, m, costs = spec.placement, spec.microbatches, spec.costs
+        placement, m = spec.placement, spec.microbatches
         split = _split(spec)
-        orders = [_orders(placement, m, text) for text in traversals(spec)]
-        times = _times(spec)
-        delays = [costs.times("send", stage, 1)[0] + costs.latency for stage in range(placement.stages)]
-        pair_times = _PairTimes(costs, placement.stages, m)
-        ticks = Ticks(chain(times, delays, pair_times.values(spec.pair)))
-        return cls(
-            placement,
-            m,
-            spec.priority,
-            spec.pair,
-            [ticks.of(time) for time in times],
-            lambda first, second: ticks.of(pair_times.of(first, second)),
-            [ticks.of(delay) for delay in delays],
-            split,
-            spec.split_backward == "unpaired",
-            any(kind in spec.priority for kind in ("B", "I")),
-            orders[0],
-            orders[1],
-            _turns(orders[0], placement.stages * m),
-            _turns(orders[1], placement.stages * m),
-            _strict(spec),
-            in_flight_of_ranks(spec),
-            in_flight_of_stages(spec),
-            memory_of_ranks(spec),
-            [costs.activation_of(stage) for stage in range(placement.stages)],
-            1.0 - costs.kept_for_weight,
-            ticks.seconds,
+        forwards, backwards = (
+            [traversal_order(placement, m, rank, text) for rank in range(placement.ranks)] for text in traversals(spec)
         )
-
-
-class _PairTimes:
-    """Times of combinations, asked for once per pair of stages."""
-
-    def __init__(self, costs: ActionCosts, stages: int, microbatches: int) -> None:
-        self._costs, self._stages, self._m = costs, stages, microbatches
-        self._known: dict[tuple[int, ...], float] = {}
-
-    def of(self, first: int, second: int) -> float:
-        """The time of two numbers as one combination."""
-        block = self._stages * self._m
-        key = (*divmod(first // self._m, self._stages), *divmod(second // self._m, self._stages))
-        if key not in self._known:
-            parts = tuple(
-                Action(COMPUTE[number // block], number % block // self._m, number % self._m)
-                for number in (first, second)
-            )
-            self._known[key] = self._costs.duration(overlap(*parts))
-        return self._known[key]
-
-    def values(self, pair: tuple[str, str] | None) -> list[float]:
-        """The times of all combinations of a pair of kinds, for every two stages."""
-        if pair is None:
-            return []
-        block = self._stages * self._m
-        firsts, seconds = (COMPUTE.index(kind) * block for kind in pair)
-        last = self._m - 1
-        stages = range(self._stages)
-        return [
-            self.of(firsts + a * self._m, seconds + b * self._m + last)
-            for a in stages
-            for b in stages
-            if a != b or last
-        ]
-
-
-def _times(spec: SpecFields) -> list[float]:
-    """Times of F, B, I and W by number, with the operations on the computation that belong to them."""
-    stages, m = spec.placement.stages, spec.microbatches
-    times = [time for kind in COMPUTE for stage in range(stages) for time in spec.costs.times(kind, stage, m)]
-    for operation in spec.operations:
-        if operation.resource == "compute" and operation.per == "microbatch":
-            for position, kind in enumerate(COMPUTE):
-                for stage in range(stages):
-                    if operation.applies_to(stage) and operation.anchors(Action(kind, stage, 0)):
-                        first = (position * stages + stage) * m
-                        times[first : first + m] = [time + operation.time for time in times[first : first + m]]
-    return times
+        return cls(
+            placement=placement,
+            microbatches=m,
+            priority=spec.priority,
+            pair=spec.pair,
+            times=RuleTimes(spec),
+            split=split,
+            unpaired=spec.split_backward == "unpaired",
+            has_backward=spec.has_backward,
+            forward_order=forwards,
+            backward_order=backwards,
+            forward_turn=_turns(forwards, placement.stages * m),
+            backward_turn=_turns(backwards, placement.stages * m),
+            strict=_strict(spec, split),
+            strict_kinds=frozenset(kind for kind, _ in spec.in_order),
+            in_flight=in_flight_of_ranks(spec),
+            stage_in_flight=in_flight_of_stages(spec),
+            memory=memory_of_ranks(spec),
+            activation=[activation_of(spec, stage) for stage in range(placement.stages)],
+            freed_by_input=1.0 - spec.costs.kept_for_weight,
+        )
 
 
 def _split(spec: SpecFields) -> list[bool]:
     given, stages = spec.split_backward, spec.placement.stages
     if given is None:
         return ["I" in spec.priority] * stages
-    if isinstance(given, tuple):
-        return list(given)
-    return [given is True] * stages
-
-
-def _orders(placement: Placement, m: int, text: str) -> list[list[int]]:
-    return [traversal_order(placement, m, rank, text) for rank in range(placement.ranks)]
+    return list(given) if isinstance(given, tuple) else [given is True] * stages
 
 
 def _turns(orders: list[list[int]], pairs: int) -> list[int]:
@@ -166,14 +104,14 @@ def _turns(orders: list[list[int]], pairs: int) -> list[int]:
     return turns
 
 
-def _strict(spec: SpecFields) -> list[list[int]]:
+def _strict(spec: SpecFields, split: list[bool]) -> list[list[int]]:
     placement, m = spec.placement, spec.microbatches
     keyed: list[list[tuple[int, ...]]] = [[] for _ in range(placement.ranks)]
     for kind, text in spec.in_order:
-        if kind not in spec.priority:
-            raise ScheduleError(f"in_order names {kind!r}, and priority={spec.priority!r} has no such kind")
         keys, position = compiled_keys(text), COMPUTE.index(kind)
         for stage in range(placement.stages):
+            if kind != "F" and split[stage] != (kind in ("I", "W")):
+                continue  # the stage has the other form of the backward
             columns = [key_values(key, placement, m, stage) for key in keys]
             first = (position * placement.stages + stage) * m
             numbers = (first + k for k in placement.microbatches_of(stage, m))

@@ -4,6 +4,8 @@
 Schedule(1f1b: 2 ranks, 2 stages, 2 microbatches; 4 F 4 B)
 """
 
+import difflib
+from collections.abc import Sequence
 from typing import Any
 
 from annopipe.errors import ScheduleError
@@ -60,7 +62,9 @@ def entry(name: str) -> Entry:
     """
     found = _NAMES.get(name.lower()) if isinstance(name, str) else None
     if found is None:
-        raise ScheduleError(f"there is no schedule {name!r}; the library has {', '.join(_ORDER)}")
+        near = difflib.get_close_matches(str(name).lower(), _NAMES, n=3)
+        meant = f"did you mean {' or '.join(dict.fromkeys(_NAMES[n] for n in near))}? " if near else ""
+        raise ScheduleError(f"there is no schedule {name!r}; {meant}the library has {', '.join(_ORDER)}")
     return _ENTRIES[found]
 
 
@@ -69,7 +73,8 @@ def schedule_spec(
 ) -> ScheduleSpec:
     """The specification of a named schedule, to print, vary and build.
 
-    `costs` are what its rules assume (schedules in phases assume nothing); None is F = I = W.
+    `costs` are what its rules assume (schedules in phases and chimera have one order); None is F = I = W. Its limit of
+    memory is that of the same microbatches: with other activations than 1 a stage it is in their unit.
 
     Raises ScheduleError for an unknown name or option, and for counts that the schedule has no meaning for.
 
@@ -85,7 +90,10 @@ def schedule_spec(
     if unknown:
         raise ScheduleError(f"{found.name} has no option {unknown[0]!r}; its options are: {', '.join(known) or 'none'}")
     spec = found.spec(ranks, microbatches, **{**known, **options}).varied(name=found.name)
-    return spec if costs is None else spec.varied(costs=costs)
+    # A specification that has costs of its own is of a published order, which is that of these costs.
+    if costs is None or spec.costs != ActionCosts():
+        return spec
+    return spec.varied(costs=costs, memory=_in_unit_of(costs, spec))
 
 
 def schedule(name: str, ranks: int, microbatches: int, *, costs: ActionCosts | None = None, **options: Any) -> Schedule:
@@ -100,3 +108,15 @@ def schedule(name: str, ranks: int, microbatches: int, *, costs: ActionCosts | N
     ['1F0', '1F1', '1B0', '1B1']
     """
     return schedule_spec(name, ranks, microbatches, costs=costs, **options).build()
+
+
+def _in_unit_of(costs: ActionCosts, spec: ScheduleSpec) -> float | tuple[float, ...] | None:
+    """The limit of a library's specification, which counts a stage's activation as 1, in the unit of the costs."""
+    if not isinstance(spec.memory, float) or not isinstance(costs, ActionCosts):
+        return spec.memory
+    if not isinstance(costs.activation, Sequence):
+        return spec.memory * float(costs.activation)
+    return tuple(
+        spec.memory * sum(costs.activation_of(stage) for stage in stages) / len(stages)
+        for stages in spec.placement.stages_on
+    )

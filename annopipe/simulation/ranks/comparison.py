@@ -1,6 +1,5 @@
 """Several schedules side by side in one table."""
 
-import math
 from collections.abc import Mapping
 
 from annopipe.errors import ScheduleError
@@ -50,8 +49,7 @@ def comparison_rows(timelines: Mapping[str, Pictured], *, baseline: str | None =
     for name, timeline in timelines.items():
         row = [one_line(name), seconds_text(timeline.makespan), _difference(timeline.makespan, reference)]
         row += [f"{timeline.bubble:.1%}", seconds_text(timeline.window), amount_text(timeline.peak_memory)]
-        busy = math.fsum(message.sent - message.start for message in timeline.messages)
-        row += [str(len(timeline.messages)), seconds_text(busy), seconds_text(timeline.exposed_comm)]
+        row += [str(timeline.message_count), seconds_text(timeline.comm_time), seconds_text(timeline.exposed_comm)]
         rows.append([*row, str(timeline.ranks)] if len(ranks) > 1 else row)
     return rows
 

@@ -31,6 +31,14 @@ class Pictured(Protocol):
         """Everything that ranks send each other."""
 
     @property
+    def message_count(self) -> int:
+        """How many messages there are."""
+
+    @property
+    def comm_time(self) -> float:
+        """Seconds for which messages occupy links, all links together."""
+
+    @property
     def makespan(self) -> float:
         """Seconds from the start of the step to its last end."""
 

@@ -53,8 +53,14 @@ def render(timeline: Pictured, width: int = 100) -> str:
 def _headline(timeline: Pictured, width: int) -> list[str]:
     ranks = f"{timeline.ranks} rank{'s' * (timeline.ranks != 1)}"
     named = f"{one_line(timeline.name)}, {ranks}" if timeline.name else ranks
-    numbers = "   ".join(f"{name} {value}" for name, value in key_numbers(timeline))
-    return [clip(named, width), *textwrap.wrap(numbers, width)]
+    numbers = [f"{name} {value}" for name, value in key_numbers(timeline)]
+    return [clip(named, width), *_wrapped(numbers, width)]
+
+
+def _wrapped(entries: list[str], width: int) -> list[str]:
+    """Entries on as many lines as they need; none is broken over two."""
+    joined = "   ".join(entry.replace(" ", "\0") for entry in entries)
+    return [line.replace("\0", " ") for line in textwrap.wrap(joined, width, break_on_hyphens=False)]
 
 
 def _margins(timeline: Pictured) -> list[str]:
@@ -101,6 +107,4 @@ def _legend(
         entries.append(f"{chunk_letter(0)} to {chunk_letter(looks.chunks - 1)}: the stages of a rank")
     if any(IDLE in row for band in bands for row in band.rows):
         entries.append(f"{IDLE} idle")
-    # An entry is not broken over two lines.
-    joined = "   ".join(entry.replace(" ", "\0") for entry in entries)
-    return [line.replace("\0", " ") for line in textwrap.wrap(joined, width, break_on_hyphens=False)]
+    return _wrapped(entries, width)

@@ -59,7 +59,7 @@ def test_towers_are_given_as_ranks_of_each():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"name": "1f2b"}, "there is no schedule '1f2b'; the library has naive, gpipe, 1f1b"),
+        ({"name": "1f2b"}, "there is no schedule '1f2b'; did you mean 1f1b? the library has naive, gpipe, 1f1b"),
         ({"name": None}, "there is no schedule None"),
         ({"ranks": 0}, "1f1b: ranks=0: give a whole number, 1 or more"),
         ({"microbatches": True}, "1f1b: microbatches=True: give a whole number"),
@@ -107,6 +107,27 @@ def test_costs_change_what_schedules_by_rules_do():
     assert even != uneven
     phases = ap.schedule("zb-h1", ranks=4, microbatches=8)
     assert phases == ap.schedule("zb-h1", ranks=4, microbatches=8, costs=ap.costs.table(F=1, I=3, W=0.5))
+
+
+@pytest.mark.parametrize(("ranks", "microbatches"), [(2, 4), (4, 8), (8, 24)])
+def test_chimera_has_its_published_order_whatever_the_costs(ranks, microbatches):
+    slow = ap.costs.table(F=2, latency=0.5)
+    plain = ap.schedule("chimera", ranks=ranks, microbatches=microbatches)
+    assert ap.schedule("chimera", ranks=ranks, microbatches=microbatches, costs=slow) == plain
+
+
+@pytest.mark.parametrize("name", ["zb-h2", "interleaved-zb", "v-half", "v-min"])
+def test_limits_of_memory_are_in_the_unit_of_the_costs(name):
+    plain = ap.schedule(name, ranks=4, microbatches=12)
+    for activation in (0.5, 3e9, [0.25] * plain.placement.stages):
+        assert ap.schedule(name, ranks=4, microbatches=12, costs=ap.costs.table(activation=activation)) == plain
+
+
+def test_with_stages_of_different_size_each_rank_holds_as_many_microbatches():
+    costs = ap.costs.table(activation=[1, 2, 3, 4, 1, 1, 1, 1])
+    spec = ap.schedule_spec("v-half", ranks=4, microbatches=12, costs=costs)
+    assert spec.memory == (6.0, 9.0, 12.0, 15.0)
+    assert all(peak <= limit for peak, limit in zip(ap.simulate(spec.build(), costs).peaks, spec.memory, strict=True))
 
 
 @pytest.mark.parametrize("name", ap.schedules())

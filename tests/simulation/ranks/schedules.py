@@ -1,5 +1,6 @@
 """Small schedules for the tests of pictures: orders written by a loop, and the simplest simulator that runs them."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,14 @@ class Drawn:
     memory: tuple[tuple[tuple[float, float], ...], ...]
     exposed_comm: float = 0.0
     critical_path: tuple[RankSpan | Message, ...] = ()
+
+    @property
+    def message_count(self) -> int:
+        return len(self.messages)
+
+    @property
+    def comm_time(self) -> float:
+        return math.fsum(message.sent - message.start for message in self.messages)
 
 
 def one_f_one_b(ranks: int, microbatches: int) -> list[list[str]]:

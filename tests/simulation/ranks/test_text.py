@@ -97,6 +97,12 @@ def test_a_long_name_with_line_breaks_keeps_to_one_line():
     assert len(render(timeline).splitlines()[0]) <= 100
 
 
+def test_a_number_and_its_unit_stay_on_one_line():
+    timeline = replace(simulate("x", one_f_one_b(2, 2)), exposed_comm=0.021)
+    assert render(timeline, 80).splitlines()[1].endswith("exposed communication 21 ms")
+    assert render(timeline, 68).splitlines()[2] == "exposed communication 21 ms"
+
+
 def test_a_width_that_is_too_small_is_refused():
     with pytest.raises(AnnopipeError, match="cannot draw '1f1b' in 39 columns: give a width of 40 or more"):
         render(simulate("1f1b", one_f_one_b(2, 2)), 39)

@@ -1,0 +1,56 @@
+"""``annopipe schedule export``: a schedule as CSV, in the format of torch.distributed.pipelining."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from annopipe.cli.schedule.options import Counts, counts_options, subject_argument
+from annopipe.cli.schedule.progress import doing
+from annopipe.cli.schedule.subjects import load
+
+if TYPE_CHECKING:
+    from annopipe.scheduling.placement import Placement
+
+__all__ = ["command"]
+
+_EXAMPLES = """\b
+Examples:
+  annopipe schedule export zbv --ranks 8 --microbatches 16 --csv zbv.csv
+  annopipe schedule export mine.csv --lowered --parameters --csv lowered.csv
+"""
+
+
+@click.command("export", epilog=_EXAMPLES)
+@subject_argument
+@counts_options(files=True)
+@click.option("--csv", "path", required=True, metavar="PATH", help="Where to write; - is the standard output.")
+@click.option("--lowered", is_flag=True, help="With the messages between ranks.")
+@click.option("--parameters", is_flag=True, help="With UNSHARD, RESHARD and REDUCE_GRAD; needs --lowered.")
+def command(subject: str, counts: Counts, path: str, *, lowered: bool, parameters: bool) -> None:
+    """Write a schedule as CSV, one row per rank, as PyTorch's pipelining reads it; a file that is there is replaced."""
+    if parameters and not lowered:
+        raise click.UsageError("--parameters goes with --lowered: PyTorch runs such actions only beside messages")
+    with doing(f"building {subject}"):
+        schedule = load(subject, counts)
+        schedule = schedule.lowered(parameters=parameters) if lowered else schedule
+    if path == "-":
+        from annopipe.scheduling.csv_format import write
+
+        click.echo(write(schedule.programs), nl=False)
+        return
+    replaced = ", in place of what was there" if Path(path).exists() else ""
+    schedule.to_csv(path)
+    actions = sum(map(len, schedule.programs.ranks))
+    kind = "with messages and parameter actions" if parameters else "with messages" if lowered else "computation only"
+    click.echo(f"wrote {path}{replaced}: {schedule.placement.ranks} rows, {actions} actions, {kind}")
+    if not schedule.placement.is_chain:
+        click.echo(f"The file does not say how stages follow each other: read it with {_reading(schedule.placement)}")
+
+
+def _reading(placement: "Placement") -> str:
+    if placement.name != "towers":
+        return f"--placement {placement.name}"
+    ends = placement.predecessors[-1]
+    sizes = [end - start for start, end in zip((-1, *ends), ends, strict=False)]
+    return f"--placement towers --towers {','.join(map(str, sizes))}"

@@ -1,0 +1,113 @@
+"""``annopipe schedule show``: one schedule as a drawing, a picture, numbers, actions or its specification."""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import annopipe as ap
+from annopipe.cli.schedule.options import (
+    Counts,
+    costs_option,
+    counts_options,
+    json_option,
+    subject_argument,
+    width_of_terminal,
+)
+from annopipe.cli.schedule.printing import grid_of_actions, specification
+from annopipe.cli.schedule.progress import doing
+from annopipe.cli.schedule.subjects import is_file, load, spec_of
+
+if TYPE_CHECKING:
+    from annopipe.scheduling.action_costs import ActionCosts
+    from annopipe.scheduling.schedule import Schedule
+    from annopipe.simulation import ScheduleTimeline
+
+__all__ = ["command"]
+
+_NUMBERS = ("name", "ranks", "makespan", "window", "bubble", "idle", "peak_memory")
+_NUMBERS_OF_MESSAGES = ("message_count", "comm_time", "exposed_comm")
+_BY_RANK = ("busy", "bubbles", "exposed", "peaks")
+
+_EXAMPLES = """\b
+Examples:
+  annopipe schedule show zb-h1
+  annopipe schedule show dualpipev --ranks 8 --microbatches 24 --png dualpipev.png
+  annopipe schedule show mine.csv --placement v --grid
+"""
+
+
+@click.command("show", epilog=_EXAMPLES)
+@subject_argument
+@counts_options(files=True)
+@costs_option
+@click.option("--png", metavar="PATH", help="Also write a picture (needs matplotlib).")
+@click.option("--html", metavar="PATH", help="Also write a page for a browser.")
+@click.option("--perfetto", metavar="PATH", help="Also write a trace for ui.perfetto.dev.")
+@click.option("--spec", "as_spec", is_flag=True, help="Print the specification instead, of a named schedule.")
+@click.option("--grid", "as_grid", is_flag=True, help="Print the actions instead, a row per rank.")
+@json_option
+def command(
+    subject: str,
+    counts: Counts,
+    costs: "ActionCosts | None",
+    *,
+    png: str | None,
+    html: str | None,
+    perfetto: str | None,
+    as_spec: bool,
+    as_grid: bool,
+    as_json: bool,
+) -> None:
+    """Draw a schedule as it runs at some costs: F, I and W of every stage take 1 s, unless --costs says else.
+
+    Costs are per stage and microbatch here; the order of a named schedule does not depend on them.
+    """
+    if as_spec + as_grid + as_json > 1:
+        raise click.UsageError("--spec, --grid and --json each print something else: give one of them")
+    if as_spec and (costs or png or html or perfetto):
+        raise click.UsageError(
+            "--spec shows what the schedule is made from, before it runs: give it without costs or pictures"
+        )
+    if as_spec:
+        click.echo(specification(spec_of(subject, counts), width_of_terminal()))
+        return
+    with doing(f"building {subject}"):
+        schedule = load(subject, counts)
+    _warn_of_broken_file(subject, schedule)
+    if as_grid:
+        click.echo(grid_of_actions(schedule.programs, width_of_terminal()))
+    if as_grid and not (png or html or perfetto):
+        return
+    with doing(f"simulating {subject}"):
+        timeline = ap.simulate(schedule, costs)
+        printed = "" if as_grid else _numbers(timeline) if as_json else _drawing(timeline)
+    if printed:
+        click.echo(printed)
+    title = f"{schedule.name}: {timeline.ranks} ranks, {schedule.microbatches} microbatches"
+    drawn = ((png, timeline.to_png, (title,)), (html, timeline.to_html, (title,)), (perfetto, timeline.to_perfetto, ()))
+    for path, write, titled in drawn:
+        if path:
+            with doing(f"drawing {path}"):
+                write(path, *titled)
+            click.echo(f"wrote {path}", err=True)
+
+
+def _drawing(timeline: "ScheduleTimeline") -> str:
+    from annopipe.simulation.ranks.text import render
+
+    return render(timeline, width_of_terminal())
+
+
+def _numbers(timeline: "ScheduleTimeline") -> str:
+    found: dict[str, Any] = {name: getattr(timeline, name) for name in (*_NUMBERS, *_NUMBERS_OF_MESSAGES, *_BY_RANK)}
+    return json.dumps({**found, "critical_path": [entry.text for entry in timeline.critical_path]}, indent=1)
+
+
+def _warn_of_broken_file(subject: str, schedule: "Schedule") -> None:
+    if is_file(subject):
+        try:
+            schedule.check()
+        except ap.ScheduleError as error:
+            problem = str(error).splitlines()[0]
+            click.echo(f"annopipe: {subject} does not pass annopipe schedule check: {problem}", err=True)

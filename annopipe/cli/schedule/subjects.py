@@ -1,0 +1,82 @@
+"""The schedule that a command line means: a name of the library, or a CSV file."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+import annopipe as ap
+from annopipe.cli.schedule.options import Counts
+
+if TYPE_CHECKING:
+    from annopipe.scheduling.placement import Placement
+    from annopipe.scheduling.schedule import Schedule
+    from annopipe.scheduling.spec import ScheduleSpec
+
+__all__ = ["is_file", "load", "spec_of"]
+
+
+def is_file(subject: str) -> bool:
+    """Whether a subject is a path; names of the library come first."""
+    if subject.lower().endswith(".csv") or os.sep in subject:
+        return True
+    return Path(subject).is_file() and not _is_name(subject)
+
+
+def load(subject: str, counts: Counts) -> "Schedule":
+    """The schedule.
+
+    Raises:
+        click.UsageError: there is no such file, or options do not go with the subject.
+        ScheduleError: there is no such name, the counts have no meaning for it, or the file is not wholly a schedule.
+    """
+    if is_file(subject):
+        return _read(subject, counts)
+    return spec_of(subject, counts).build()
+
+
+def spec_of(name: str, counts: Counts) -> "ScheduleSpec":
+    """The specification of a named schedule; raises as `load` does."""
+    if is_file(name):
+        raise click.UsageError(f"{name} is a file, which has actions and no specification: name a schedule")
+    if counts.placement is not None:
+        raise click.UsageError(f"--placement is for files: {name} has its own")
+    ranks, microbatches = counts.of_names
+    return ap.schedule_spec(name, ranks, microbatches, **counts.options)
+
+
+def _is_name(subject: str) -> bool:
+    from annopipe.scheduling.library import entry
+
+    try:
+        entry(subject)
+    except ap.ScheduleError:
+        return False
+    return True
+
+
+def _read(path: str, counts: Counts) -> "Schedule":
+    if not Path(path).is_file():
+        raise click.UsageError(f"there is no file {path}")
+    if counts.placement is None:
+        given = [name for name in ("ranks", "chunks", "towers") if getattr(counts, name) is not None]
+        if given:
+            raise click.UsageError(f"--{given[0]}: the rows of {path} say that, unless --placement is given")
+    return ap.Schedule.from_csv(path, _placement(path, counts), microbatches=counts.microbatches, name=path)
+
+
+def _placement(path: str, counts: Counts) -> "Placement | None":
+    kind = counts.placement
+    if kind is None:
+        return None
+    ranks = counts.ranks or len(Path(path).read_bytes().splitlines())
+    if (kind == "towers") != (counts.towers is not None):
+        raise click.UsageError("--placement towers and --towers go together")
+    if kind == "towers":
+        return ap.schedule_spec("distmm-pipe", ranks, 1, **counts.options).placement
+    if (kind in ("looped", "wave")) != (counts.chunks is not None):
+        raise click.UsageError("--placement looped or wave and --chunks go together: say how many stages a rank has")
+    make = getattr(ap.placement, kind)
+    found: Placement = make(ranks=ranks, **counts.options)
+    return found
