@@ -33,6 +33,7 @@ import torch.distributed as dist
 
 from annopipe.errors import PipelineError
 from benchmarks.groups import gloo
+from benchmarks.waiting import wait_until
 
 __all__ = ["BACKEND", "LABEL", "DelayedWork", "EmulatedGroup", "Link", "bytes_on_link", "create", "register"]
 
@@ -76,9 +77,7 @@ class DelayedWork(dist.Work):
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Block the calling thread until the end; a timeout of zero means gloo's own."""
         finished = self._inner.wait(timeout)
-        remaining_s = self._deadline_s - time.perf_counter()
-        if remaining_s > 0:
-            time.sleep(remaining_s)
+        wait_until(self._deadline_s)
         return finished
 
     def is_completed(self) -> bool:

@@ -2,7 +2,8 @@
 
 import dataclasses
 import json
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from annopipe.errors import CostError
 
@@ -32,13 +33,13 @@ class MoeCase:
     expert_ranks: int = 2
     layers: int = 2
     microbatches: int = 8
-    rows: int = 16
-    width: int = 128
-    top_k: int = 8
+    rows: int = 2
+    width: int = 512
+    top_k: int = 64
     paced: bool = True
     ratio: float = 1.0
     network: NetworkKind = "emulated"
-    rate_bytes_per_s: float = 3e6
+    rate_bytes_per_s: float = 12.5e6
     policy: str = "auto"
     schedules: tuple[str, ...] = ("1f1b", "interleaved-1f1b", "interleaved-zb", "zbv", "dualpipev")
     eager: tuple[str, ...] = EAGER
@@ -58,6 +59,8 @@ class MoeCase:
             raise CostError(f"the eager runtime has no {unknown[0]!r} here; it has {', '.join(EAGER)}")
         if not self.rate_bytes_per_s > 0 or not self.ratio > 0:
             raise CostError("the rate and the ratio of computation to communication are positive")
+        if not self.paced and self.pipeline_ranks > 1:
+            raise CostError("real computation is measured with 1 pipeline rank, which holds all stages")
         if self.paced and self.expert_ranks < 2:
             raise CostError("computation is paced against communication: give at least 2 expert ranks")
 
@@ -81,3 +84,8 @@ class MoeCase:
         """The case that ``to_json`` wrote."""
         fields = json.loads(text)
         return cls(**{**fields, "schedules": tuple(fields["schedules"]), "eager": tuple(fields["eager"])})
+
+    @classmethod
+    def from_result(cls, result: Mapping[str, Any]) -> "MoeCase":
+        """The case of a result."""
+        return cls.from_json(json.dumps(result["case"]))

@@ -11,8 +11,10 @@ import torch.distributed as dist
 from annopipe.models.exchange import exchange
 from benchmarks.groups import emulated
 from benchmarks.moe.case import MoeCase
+from benchmarks.moe.model import STRETCHES, TRANSFERS
+from benchmarks.moe.pacing import Paces, computed
 
-__all__ = ["Groups", "hand_over_s", "start_groups", "transfer_s"]
+__all__ = ["Groups", "hand_over_s", "measured_paces", "start_groups"]
 
 _ROUNDS = 9
 
@@ -33,18 +35,32 @@ def start_groups(case: MoeCase) -> Groups:
     pipelines = [list(range(e, case.ranks, width)) for e in range(width)]
     experts = [list(range(p * width, (p + 1) * width)) for p in range(case.pipeline_ranks)]
     of_pipelines = [dist.new_group(members) for members in pipelines]
-    if case.network == "emulated":
-        of_experts = [emulated.create(bandwidth_bytes_per_s=case.rate_bytes_per_s, ranks=m) for m in experts]
+    if case.network == "emulated":  # as on a medium that the group shares
+        own = case.rate_bytes_per_s / width
+        of_experts = [emulated.create(bandwidth_bytes_per_s=own, ranks=members) for members in experts]
     else:
         of_experts = [dist.new_group(members) for members in experts]
     return Groups(of_pipelines[rank % width], of_experts[rank // width], rank // width)
 
 
-def transfer_s(case: MoeCase, groups: Groups) -> float:
-    """Seconds of an exchange of one microbatch's rows while all expert groups exchange, of the slowest rank."""
+def measured_paces(case: MoeCase, groups: Groups) -> tuple[float, Paces]:
+    """What a stretch of paced computation asks for, and what it and a transfer then take on the slowest rank.
+
+    All groups exchange at the same time.
+    """
     rows = torch.zeros(case.rows * case.top_k, case.width)
+    weight = torch.zeros(case.width)
     share = torch.full((case.expert_ranks,), len(rows) // case.expert_ranks)
-    return _slowest(lambda: exchange(rows, share, share, len(rows), groups.experts))
+    moved_s = _slowest(lambda: exchange(rows, share, share, len(rows), groups.experts))
+    asked_s = case.ratio * moved_s * TRANSFERS / STRETCHES
+
+    def in_a_row() -> None:
+        with torch.no_grad():
+            for _ in range(STRETCHES):
+                computed(rows, weight, asked_s)
+
+    stretch_s = _slowest(in_a_row) / STRETCHES
+    return asked_s, Paces(stretch_s, moved_s)
 
 
 def hand_over_s(case: MoeCase, groups: Groups) -> float:

@@ -12,7 +12,12 @@ from annopipe.models.exchange import exchange
 from benchmarks.moe.case import MoeCase
 from benchmarks.moe.pacing import computed
 
-__all__ = ["PacedBlock", "example_input", "mean_square", "stage_module"]
+__all__ = ["STRETCHES", "TRANSFERS", "PacedBlock", "example_input", "mean_square", "stage_module"]
+
+
+# Of a paced block, forward and backward together.
+STRETCHES = 6
+TRANSFERS = 4
 
 
 class PacedBlock(nn.Module):
@@ -28,8 +33,8 @@ class PacedBlock(nn.Module):
         self.attention = nn.Parameter(torch.zeros(case.width))
         self.experts = nn.Parameter(torch.zeros(case.width))
         self.rows, self.top_k, self.seconds, self.group = case.rows * case.top_k, case.top_k, seconds, group
-        share = torch.full((case.expert_ranks,), self.rows // case.expert_ranks)
-        self.register_buffer("send", share)
+        ranks = dist.get_world_size(group)
+        self.register_buffer("send", torch.full((ranks,), self.rows // ranks))
 
     def forward(self, x: Tensor) -> Tensor:
         """Rows to rows, [rows, width]."""

@@ -6,6 +6,7 @@ in the same way. Results and gradients are real, those of adding a weight to eve
     computed(x, weight, t)      forward: t.   backward: t for the input's gradient, and t for the weight's
 """
 
+import dataclasses
 import time
 from typing import Any, cast
 
@@ -17,10 +18,9 @@ from annopipe.graphs import meta
 from annopipe.graphs.declared_ops import register_pure
 from annopipe.graphs.regions import place
 from annopipe.graphs.stage_graph import StageGraph, body
+from benchmarks.waiting import wait_until
 
-__all__ = ["computed", "paced_costs"]
-
-_SPIN_S = 0.0002  # sleeping is not exact: the last stretch is spent polling the clock
+__all__ = ["Paces", "computed"]
 
 
 def computed(x: Tensor, weight: Tensor, seconds: float) -> Tensor:
@@ -33,18 +33,25 @@ def computed(x: Tensor, weight: Tensor, seconds: float) -> Tensor:
     return cast(Tensor, _pace(x, seconds) + _late(weight, seconds))
 
 
-def paced_costs(graph: StageGraph, transfer_s: float) -> NodeCosts:
-    """What the nodes of a graph take when computation is waiting and every transfer takes as long as the others."""
-    place(graph)
-    seconds: dict[str, float] = {}
-    launches: dict[str, float] = {}
-    for node in body(graph.graph):
-        at = meta.placed(node)
-        seconds[at.key] = float(cast(float, node.args[1])) if node.target is _PACE else 0.0
-        if at.kind == "launch":
-            seconds[at.key] = transfer_s
-            launches[at.key] = 0.0
-    return NodeCosts(seconds, launches, launches, source="paced")
+@dataclasses.dataclass(frozen=True)
+class Paces:
+    """What was measured of a paced model: a stretch of computation, and a transfer."""
+
+    stretch_s: float
+    transfer_s: float
+
+    def costs(self, graph: StageGraph) -> NodeCosts:
+        """What the nodes of a graph take: stretches and transfers are all alike, the rest takes no time."""
+        place(graph)
+        seconds: dict[str, float] = {}
+        launches: dict[str, float] = {}
+        for node in body(graph.graph):
+            at = meta.placed(node)
+            seconds[at.key] = self.stretch_s if node.target is _PACE else 0.0
+            if at.kind == "launch":
+                seconds[at.key] = self.transfer_s
+                launches[at.key] = 0.0
+        return NodeCosts(seconds, launches, launches, source="paced")
 
 
 @torch.library.custom_op("annopipe_bench::pace", mutates_args=())
@@ -52,11 +59,7 @@ def _pace(x: Tensor, seconds: float) -> Tensor:
     """A copy, later."""
     moment = time.perf_counter() + seconds
     result = x.clone()
-    left = moment - time.perf_counter()
-    if left > _SPIN_S:
-        time.sleep(left - _SPIN_S)
-    while time.perf_counter() < moment:
-        pass
+    wait_until(moment)
     return result
 
 

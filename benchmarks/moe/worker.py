@@ -5,7 +5,6 @@ Rank 0 prints progress as lines that start with "progress:", and its result as o
 """
 
 import contextlib
-import functools
 import gc
 import json
 import os
@@ -19,19 +18,15 @@ import torch.distributed as dist
 
 import annopipe as ap
 from annopipe.errors import AnnopipeError
-from annopipe.ordering.combining import StageNodeCosts
 from benchmarks.launch import end_rank
 from benchmarks.moe.case import MoeCase
-from benchmarks.moe.groups import Groups, hand_over_s, start_groups, transfer_s
-from benchmarks.moe.pacing import paced_costs
+from benchmarks.moe.groups import Groups, hand_over_s, measured_paces, start_groups
 from benchmarks.moe.predicting import Predictor
 from benchmarks.moe.steps import Step, eager_step, our_step, schedule_of, stages_of
 
 __all__ = ["main", "measure_case"]
 
 _Steps = dict[tuple[str, str], Step]  # by runtime and schedule
-_STRETCHES = 6  # of computation in a block, forward and backward
-_TRANSFERS = 4
 
 
 def main() -> None:
@@ -56,17 +51,15 @@ def _run(case: MoeCase) -> None:
 
 def measure_case(case: MoeCase, groups: Groups) -> dict[str, Any]:
     """Everything the table shows, as plain data; simulated times on rank 0 only."""
-    moved_s, handed_s = transfer_s(case, groups), hand_over_s(case, groups)
-    seconds = case.ratio * moved_s * _TRANSFERS / _STRETCHES
+    seconds, paces = measured_paces(case, groups)
+    handed_s = hand_over_s(case, groups)
     predictor = Predictor(case, groups, seconds, handed_s)
     steps: _Steps = {}
     simulated: dict[str, ap.Timeline] = {}
     for name in case.schedules:
         _progress(f"preparing {name}")
         schedule = schedule_of(name, case)
-        costs: StageNodeCosts = (
-            functools.partial(paced_costs, transfer_s=moved_s) if case.paced else predictor.measured(schedule)
-        )
+        costs = paces.costs if case.paced else predictor.measured(schedule)
         modules = stages_of(schedule, case, seconds, groups)
         steps["annopipe", name] = our_step(schedule, modules, case, groups, costs)
         if dist.get_rank() == 0:
@@ -79,9 +72,9 @@ def measure_case(case: MoeCase, groups: Groups) -> dict[str, Any]:
     return {
         "case": json.loads(case.to_json()),
         "cores": len(os.sched_getaffinity(0)),
-        "transfer_s": moved_s,
+        "transfer_s": paces.transfer_s,
+        "stretch_s": paces.stretch_s,
         "hand_over_s": handed_s,
-        "computation_s": seconds,
         "gradients_agree": max(sums) - min(sums) <= 1e-4 * max(sums),
         "rows": rows,
     }

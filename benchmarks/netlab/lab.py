@@ -9,6 +9,8 @@ With `shared=True` the limit is one for all: what the ranks send goes through on
     rank 0: eth0 -->  p0 \
     rank 1: eth0 -->  p1 -> ifb0 --tbf--> br0
 
+With `media=2` the first half of the ranks shares one such bucket and the second half another, as nodes of a cluster do.
+
 Gloo announces that it can receive on the connection on which it sends. On links of their own, a rank that is a little
 late sends its data first and the announcement behind it, so its partner's data waits: two ranks fall into sending in
 turns and stay there (an exchange of 512 KB each way at 400 mbit takes 11 ms or 21 ms). On a shared medium both cases
@@ -59,6 +61,7 @@ class NetLab:
         burst: what a rank may send at once after a pause; at least one packet, 9014 bytes. Above 800 mbit, take 32kb.
         latency_ms: how long a packet may wait for its turn before it is dropped.
         shared: whether `rate` limits all ranks together, as on one medium, instead of each of them.
+        media: with `shared`, how many media there are; each is for the same number of neighbouring ranks.
 
     Raises:
         NetLabError: an argument is out of range, or (on entering) the machine cannot do this: see `available`.
@@ -74,6 +77,7 @@ class NetLab:
         latency_ms: float = 50,
         *,
         shared: bool = False,
+        media: int = 1,
     ) -> None:
         if not isinstance(ranks, int) or not 1 <= ranks <= _MAX_RANKS:
             raise NetLabError(f"ranks={ranks!r}: give a whole number from 1 to {_MAX_RANKS}")
@@ -81,11 +85,14 @@ class NetLab:
             raise NetLabError(f"latency_ms={latency_ms!r}: give a positive number of milliseconds")
         if size_bytes(burst) < _FRAME_BYTES:
             raise NetLabError(f"burst={burst!r}: a packet of {_FRAME_BYTES} bytes would never pass; give 9kb or more")
+        if media < 1 or ranks % media or (media > 1 and not shared):
+            raise NetLabError(f"media={media}: {ranks} ranks are dealt to them equally, and only with shared=True")
         self.ranks = ranks
         self.rate = rate
         self.burst = burst
         self.latency_ms = latency_ms
         self.shared = shared
+        self.media = media
         self.bytes_per_s = rate_bytes_per_s(rate)
         self._name: str | None = None
         self._stack = ExitStack()
@@ -127,10 +134,10 @@ class NetLab:
         run(["ip", "netns", "add", switch])
         run(["ip", "-n", switch, "link", "add", "br0", "mtu", str(_MTU_BYTES), "type", "bridge"])
         run(["ip", "-n", switch, "link", "set", "br0", "up"])
-        if self.shared:
-            run(["ip", "-n", switch, "link", "add", "ifb0", "type", "ifb"])
-            run(["ip", "-n", switch, "link", "set", "ifb0", "mtu", str(_MTU_BYTES), "up"])
-            self._limit(switch, "ifb0")
+        for medium in range(self.media if self.shared else 0):
+            run(["ip", "-n", switch, "link", "add", f"ifb{medium}", "type", "ifb"])
+            run(["ip", "-n", switch, "link", "set", f"ifb{medium}", "mtu", str(_MTU_BYTES), "up"])
+            self._limit(switch, f"ifb{medium}")
         for rank in range(self.ranks):
             self._add_rank(rank, switch)
 
@@ -147,7 +154,7 @@ class NetLab:
         if self.shared:
             run(["tc", "-n", switch, "qdisc", "add", "dev", port, "ingress"])
             everything = ["protocol", "all", "u32", "match", "u32", "0", "0"]
-            through = ["action", "mirred", "egress", "redirect", "dev", "ifb0"]
+            through = ["action", "mirred", "egress", "redirect", "dev", f"ifb{rank * self.media // self.ranks}"]
             run(["tc", "-n", switch, "filter", "add", "dev", port, "parent", "ffff:", *everything, *through])
         else:
             self._limit(own, "eth0")
@@ -155,7 +162,7 @@ class NetLab:
         run(self.command(rank, ["sh", "-ec", script]))
 
     def _limit(self, namespace: str, device: str) -> None:
-        waiting_ms = self.latency_ms * (self.ranks if self.shared else 1)
+        waiting_ms = self.latency_ms * (self.ranks // self.media if self.shared else 1)
         bucket = ["rate", self.rate, "burst", self.burst, "latency", f"{waiting_ms:g}ms"]
         run(["tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *bucket])
 

@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from annopipe.costs import LaunchCall, NodeCosts
 from annopipe.errors import CostError
 from annopipe.simulation import Task
+from benchmarks.waiting import wait_until
 
 __all__ = ["paced_costs", "run_paced"]
-
-_SPIN_S = 0.0002  # sleeping is not exact: the last stretch is spent polling the clock
 
 
 def paced_costs(costs: NodeCosts, ratio: float) -> NodeCosts:
@@ -35,24 +34,16 @@ def run_paced(program: Sequence[Task], calls: Mapping[str, LaunchCall]) -> float
     flying = {}
     for position, task in enumerate(program):
         if task.kind == "launch":
-            _sleep_until(clock)
+            wait_until(clock)
             flying[position] = calls[task.name], calls[task.name].launch()
         elif task.kind == "wait":
-            _sleep_until(clock)
+            wait_until(clock)
             call, launched = flying[task.launch]
             call.wait(launched)
             clock = max(clock, time.perf_counter())
         else:
             clock += task.duration
-    _sleep_until(clock)
+    wait_until(clock)
     for call, launched in flying.values():  # those that the program never waits for must not run on into the next round
         call.wait(launched)
     return time.perf_counter() - started
-
-
-def _sleep_until(moment: float) -> None:
-    left = moment - time.perf_counter()
-    if left > _SPIN_S:
-        time.sleep(left - _SPIN_S)
-    while time.perf_counter() < moment:
-        pass

@@ -232,6 +232,8 @@ def test_an_owner_is_one_process_and_not_its_pid() -> None:
         ({"ranks": 2, "rate": "1mbit; reboot"}, "rate='1mbit; reboot': give a positive number"),
         ({"ranks": 2, "burst": "16"}, "burst='16': give a positive number and one of b, kb, mb"),
         ({"ranks": 2, "burst": "8kb"}, "burst='8kb': a packet of 9014 bytes would never pass"),
+        ({"ranks": 4, "media": 2}, "media=2: 4 ranks are dealt to them equally, and only with shared=True"),
+        ({"ranks": 4, "media": 3, "shared": True}, "media=3: 4 ranks are dealt to them equally"),
         ({"ranks": 2, "latency_ms": 0}, "latency_ms=0: give a positive number of milliseconds"),
     ],
 )

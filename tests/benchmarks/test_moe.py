@@ -1,0 +1,138 @@
+"""The MoE job on real ranks: both runtimes have the same gradients; one table; plain data."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from click.testing import CliRunner
+
+import annopipe as ap
+from benchmarks.moe.case import MoeCase
+from benchmarks.moe.command import command
+from benchmarks.moe.model import STRETCHES, TRANSFERS, example_input, stage_module
+from benchmarks.moe.pacing import Paces
+from benchmarks.moe.report import table
+
+PACES = Paces(stretch_s=2.0, transfer_s=3.0)
+SMALL = ["--rounds", "1", "--rate", "800mbit", "--microbatches", "4"]
+
+
+@pytest.fixture
+def block():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        case = MoeCase(pipeline_ranks=1, width=8)
+        module = stage_module(case, 1, 0, 0.0, dist.group.WORLD)
+        yield module, example_input(case)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_paced_block_splits_into_equal_halves_of_backward(block) -> None:
+    module, x = block
+    costs = ap.costs.actions(ap.trace(module, (x.requires_grad_(),)), PACES.costs)
+    assert (costs.F, costs.I, costs.W) == (2 * 2.0 + 2 * 3.0, 2 * 2.0 + 2 * 3.0, 2 * 2.0)
+    assert costs.F + costs.B == STRETCHES * 2.0 + TRANSFERS * 3.0
+    assert costs.FB(0, 0) < costs.F + costs.B
+
+
+def test_a_first_stage_computes_no_gradient_of_its_input(block) -> None:
+    module, x = block
+    costs = ap.costs.actions(ap.trace(module, (x,)), PACES.costs)
+    assert costs.B == 2 * 3.0 + 3 * 2.0
+
+
+def test_results_of_a_paced_block_are_real(block) -> None:
+    module, x = block
+    x = x.requires_grad_()
+    with torch.no_grad():
+        module[0].attention.fill_(1.0)
+        module[0].experts.fill_(0.5)
+    torch.testing.assert_close(module(x), (x + 1.0) * 2 + 0.5)
+    module(x).sum().backward()
+    assert x.grad.unique().tolist() == [2.0]
+    assert module[0].experts.grad.unique().tolist() == [float(len(x))]
+
+
+def _run(tmp_path: Path, *options: str) -> tuple[str, dict]:
+    path = tmp_path / "out" / "result.json"
+    result = CliRunner().invoke(command, [*SMALL, *options, "--json", str(path)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output, json.loads(path.read_text())["cases"][0]
+
+
+def test_both_runtimes_run_the_same_model_and_every_schedule_of_ours_is_simulated(tmp_path: Path) -> None:
+    options = ["--pipeline-ranks", "2", "--network", "emulated", "--schedule", "zbv", "--schedule", "dualpipev"]
+    text, found = _run(tmp_path, *options, "--eager", "zbv", "--eager", "dualpipev")
+    assert found["gradients_agree"]
+    assert [(row["runtime"], row["schedule"]) for row in found["rows"]] == [
+        ("annopipe", "zbv"),
+        ("annopipe", "dualpipev"),
+        ("eager", "zbv"),
+        ("eager", "dualpipev"),
+    ]
+    for row in found["rows"]:
+        assert 0 < row["fastest_s"] <= row["measured_s"] <= row["slowest_s"]
+        assert (row["simulated_s"] is not None) == (row["runtime"] == "annopipe")
+    assert "paced, PP 2 x EP 2, 4 microbatches; emulated all-to-alls, 100 MB/s" in text
+    assert "gradients agree" in text
+
+
+@pytest.mark.slow
+def test_real_computation_is_measured_and_simulated_too(tmp_path: Path) -> None:
+    text, found = _run(tmp_path, "--real", "--network", "loopback", "--schedule", "dualpipev", "--eager", "dualpipev")
+    assert found["gradients_agree"]
+    assert found["rows"][0]["simulated_s"] > 0
+    assert "measured, PP 1 x EP 2" in text
+
+
+@pytest.mark.root
+@pytest.mark.slow
+def test_ranks_in_network_namespaces_leave_nothing_behind(tmp_path: Path) -> None:
+    options = ["--pipeline-ranks", "2", "--network", "namespaces", "--schedule", "dualpipev", "--eager", "zbv"]
+    _, found = _run(tmp_path, *options)
+    assert found["case"]["network"] == "namespaces"
+    folder = Path("/run/netns")
+    own = [path for path in folder.iterdir() if f"-{os.getpid()}-" in path.name] if folder.is_dir() else []
+    assert own == [], "a lab's names carry the number of the process that made it"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"rounds": 0}, "rounds=0: give at least 1"),
+        ({"layers": 3}, "layers=3: give an even number"),
+        ({"network": "radio"}, "network 'radio' is not one of"),
+        ({"eager": ("naive",)}, "the eager runtime has no 'naive' here"),
+        ({"ratio": 0.0}, "the rate and the ratio of computation to communication are positive"),
+        ({"paced": False}, "real computation is measured with 1 pipeline rank"),
+        ({"expert_ranks": 1}, "give at least 2 expert ranks"),
+    ],
+)
+def test_a_case_that_makes_no_sense_is_refused(fields: dict, message: str) -> None:
+    with pytest.raises(ap.CostError, match=message):
+        MoeCase(**fields)
+
+
+def test_a_case_survives_its_text_form() -> None:
+    case = MoeCase(pipeline_ranks=4, schedules=("zbv",), eager=())
+    assert MoeCase.from_json(case.to_json()) == case
+
+
+def test_different_gradients_are_shown_in_the_table() -> None:
+    times = dict.fromkeys(("measured_s", "fastest_s", "slowest_s", "simulated_s"), 2.0)
+    ours = {"runtime": "annopipe", "schedule": "zbv", "bubble": 0.25, **times}
+    eager = {**ours, "runtime": "eager", "measured_s": 3.0, "simulated_s": None, "bubble": None}
+    found = {"case": json.loads(MoeCase().to_json()), "transfer_s": 0.02, "stretch_s": 0.01, "gradients_agree": False}
+    text = table([{**found, "rows": [ours, eager]}])
+    assert "all-to-all 20.0 ms, stretch of computation 10.0 ms; GRADIENTS DIFFER" in text
+    cells = ["2000.0", "2000.0-2000.0", "2000.0", "1.000", "25%", "1.50x"]
+    assert text.splitlines()[-2].split() == ["annopipe", "zbv", *cells]
+
+
+def test_more_real_ranks_than_cores_are_refused() -> None:
+    result = CliRunner().invoke(command, ["--real", "--expert-ranks", "512", "--network", "loopback"])
+    assert "measures nothing: use fewer ranks" in str(result.exception)
