@@ -8,7 +8,7 @@ STAMP := .venv/.stamp
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types docs bench clean
+.PHONY: help demo test nightly lint types docs bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ demo: $(STAMP)  ## about a minute: overlap measured on this machine, a table and
 
 test: $(STAMP)  ## run the test suite, on two cores (WORKERS=4: on four)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+nightly: $(STAMP)  ## the tests that take minutes: every schedule on every model, the cases on four ranks
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m nightly
 
 lint: $(STAMP)  ## ruff (rules and format), sizes and imports
 	@$(BIN)/ruff check

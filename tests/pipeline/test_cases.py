@@ -6,12 +6,23 @@ import pytest
 
 from benchmarks.launch import run_ranks
 
-PROGRAMS = {"boundary_cases": (1, 2, 4), "state_cases": (1, 2, 4), "expert_cases": (4,)}
+PROGRAMS = ("boundary_cases", "state_cases")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("program", "ranks"), [(program, n) for program, counts in PROGRAMS.items() for n in counts])
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_every_case_holds(program, ranks):
+    run_cases(program, ranks)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("program", [*PROGRAMS, "expert_cases"])
+def test_every_case_holds_on_four_ranks(program):
+    run_cases(program, 4)
+
+
+def run_cases(program, ranks):
     outputs = run_ranks(f"tests.pipeline.{program}", ranks, timeout_s=400)
     found = [json.loads(output.splitlines()[-1]) for output in outputs]
     problems = [(case, problem) for outcome in found for case, problem in outcome.items() if problem]

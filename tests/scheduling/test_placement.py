@@ -1,6 +1,7 @@
 """Placements: what each constructor makes, what is derived, and what is refused."""
 
 import pickle
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,10 @@ from annopipe.scheduling.placement import Placement, custom
 from tests.scheduling.strategies import placements
 
 CHAIN_OF_FOUR = ((0, 1), (1, 2), (2, 3))
+
+NESTED: Any = [[0], [1]]
+NO_EDGES: Any = [5]
+AS_LISTS: Any = [[0, 1]]
 
 
 @pytest.mark.parametrize(
@@ -157,8 +162,8 @@ def test_what_is_no_placement_is_refused(make, message) -> None:
     ("make", "message"),
     [
         (lambda: placement.custom(3), "rank_of=3: give one entry or more"),
-        (lambda: placement.custom([[0], [1]]), "ranks are whole numbers from 0"),
-        (lambda: placement.custom([0, 1], [5]), "edge 5 does not join two of the stages 0 to 1"),
+        (lambda: placement.custom(NESTED), "ranks are whole numbers from 0"),
+        (lambda: placement.custom([0, 1], NO_EDGES), "edge 5 does not join two of the stages 0 to 1"),
         (lambda: placement.towers(1, 2, top=3), "at least one chain, a top, and a rank"),
     ],
 )
@@ -168,7 +173,7 @@ def test_what_is_not_even_a_list_is_refused_by_name(make, message):
 
 
 def test_lists_and_iterators_do_for_tuples():
-    made = placement.custom(iter([0, 1]), [[0, 1]], batch_wide=[1])
+    made = placement.custom(iter([0, 1]), AS_LISTS, batch_wide=[1])
     assert made == placement.custom([0, 1], batch_wide=frozenset({1}))
     assert hash(made) == hash(placement.custom((0, 1), batch_wide=(1,)))
 
