@@ -9,7 +9,7 @@
 from annopipe.scheduling import placement
 from annopipe.scheduling.action_costs import ActionCosts, table
 from annopipe.scheduling.actions import Action, overlap
-from annopipe.scheduling.generation.explaining import Candidate, Decision
+from annopipe.scheduling.generation.explaining import Decision, ReadyAction
 from annopipe.scheduling.library import Entry, entry, schedule, schedule_spec, schedules
 from annopipe.scheduling.operations import Operation
 from annopipe.scheduling.placement import Placement
@@ -19,11 +19,11 @@ from annopipe.scheduling.spec import ScheduleSpec
 __all__ = [
     "Action",
     "ActionCosts",
-    "Candidate",
     "Decision",
     "Entry",
     "Operation",
     "Placement",
+    "ReadyAction",
     "Schedule",
     "ScheduleSpec",
     "entry",

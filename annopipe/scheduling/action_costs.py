@@ -116,10 +116,14 @@ class ActionCosts:
         if callable(of_pair):
             return _checked(of_pair(pair[0].stage, pair[1].stage), f"exposed FB of {action}")
         if of_pair is not None:
-            return _number(of_pair, "exposed FB", action.stage)
-        return sum(self._exposed_alone(part.kind, part.stage) for part in action.parts or (action,))
+            return _number(of_pair, "exposed FB", pair[0].stage)
+        alone = sum(self._exposed_alone(part.kind, part.stage) for part in action.parts or (action,))
+        # What runs together may hide what would be exposed alone, and never exposes more than it takes.
+        return min(alone, self.duration(action)) if action.parts else alone
 
     def _exposed_alone(self, kind: str, stage: int) -> float:
+        if kind == "B" and "B" not in self.exposed and self.B is None:
+            return self._exposed_alone("I", stage) + self._exposed_alone("W", stage)
         given = self.exposed.get(kind, 0.0)
         return 0.0 if callable(given) else _number(given, f"exposed {kind}", stage)
 

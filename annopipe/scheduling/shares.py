@@ -42,10 +42,12 @@ def shared_out(costs: ActionCosts, placement: Placement) -> ActionCosts:
 
 
 def _of_stages(value: Any, name: str, placement: Placement, share: float) -> Any:
-    if isinstance(value, (int, float)):
-        return value * share
+    if value is None:
+        return None  # B or FB that is the sum of its parts
+    if callable(value):
+        raise CostError(f"{name} is a function of the stage, which cannot be shared out; give costs per stage")
     if not isinstance(value, Sequence):
-        return value  # B or FB that is the sum of its parts
+        return float(value) * share
     stages = placement.stages // placement.copies
     if len(value) != placement.ranks:
         raise CostError(f"{name} has {len(value)} entries and there are {placement.ranks} ranks; give one for each")

@@ -116,7 +116,8 @@ def main():
         ranks = size // 2
         mesh = init_device_mesh("cpu", (ranks, 2), mesh_dim_names=("pipeline", "experts"))
         group, experts = mesh["pipeline"].get_group(), mesh["experts"].get_group()
-    print(json.dumps([difference(*case, ranks, group, experts) for case in cases]))
+    differences = [difference(model, name, m, ranks, group, experts) for model, name, m in cases]
+    print(json.dumps(differences))
     end_rank()
 
 

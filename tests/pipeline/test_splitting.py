@@ -234,6 +234,6 @@ def test_an_input_that_forward_does_not_have_is_refused():
     with pytest.raises(ap.PipelineError, match="has no parameter cache"):
         ap.split(Decoder(), at=["layers.1"], inputs=["cache"])
     with pytest.raises(ap.PipelineError, match=r"has a default: say which ones .* inputs=\['x'\]"):
-        ap.split(AllOptional(2), at=["linear"])
+        ap.split(AllOptional(), at=["linear"])
     with pytest.raises(ap.PipelineError, match="split takes a module"):
         ap.split([nn.Linear(1, 1)], at=["0"])

@@ -72,6 +72,19 @@ def test_exposed_communication_of_a_pair_is_its_own_or_that_of_its_parts() -> No
     assert ActionCosts().exposed_of(Action("W", 1, 0)) == 0.0
 
 
+def test_exposed_communication_is_that_of_the_halves_and_of_the_pair_in_either_order() -> None:
+    halves = table(exposed={"I": 0.25, "W": 0.5})
+    assert halves.exposed_of(Action.parse("0B0")) == 0.75
+    pairs = table(F=1.0, B=2.0, exposed={"FB": [0.1, 0.9]})
+    forward, backward = Action.parse("0F1"), Action.parse("1B0")
+    assert pairs.exposed_of(overlap(forward, backward)) == pairs.exposed_of(overlap(backward, forward)) == 0.1
+
+
+def test_a_combination_exposes_no_more_than_it_takes() -> None:
+    costs = table(exposed={"F": 0.9, "W": 0.9}, overlap=lambda action: 1.0)
+    assert costs.exposed_of(Action.parse("(0F1;0W0)OVERLAP")) == 1.0
+
+
 def test_numbers_of_other_types_are_numbers() -> None:
     costs = table(F=np.float32(0.5), I=np.int64(2), W=Fraction(1, 4), FB=lambda forward, backward: np.float32(1.5))
     found = [costs.duration(Action(kind, 0, 0)) for kind in ("F", "I", "W")] + [costs.duration(PAIR)]

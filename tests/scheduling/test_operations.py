@@ -272,3 +272,12 @@ def test_all_memory_comes_back_whatever_operations_change(sizes, split, name):
     timeline = ap.simulate(schedule, table(kept_for_weight=0.5))
     assert [row[-1][1] for row in timeline.memory] == pytest.approx([0.0, 0.0])
     assert min(size for row in timeline.memory for _, size in row) >= -1e-9
+
+
+def test_forwards_alone_give_back_what_they_took_whatever_is_done_with_it():
+    spec = ScheduleSpec(placement.linear(2), 2, priority=("F",), costs=table(activation=[1.0, 5.0]))
+    for memory in (-1.0, 1.0):
+        moved = spec.varied(operations=(Operation("MOVE", after="F", stages=(0,), memory=memory),)).build()
+        moved.check(memory=5, costs=spec.costs)
+        with pytest.raises(ScheduleError, match="1F0 brings the activations kept to 5"):
+            moved.check(memory=2, costs=spec.costs)

@@ -1,5 +1,8 @@
 """Costs of one model for schedules that cut it differently."""
 
+from fractions import Fraction
+
+import numpy as np
 import pytest
 
 from annopipe.errors import CostError
@@ -64,3 +67,14 @@ def test_uneven_stages_share_one_number_and_refuse_a_list() -> None:
 def test_a_list_of_another_length_is_refused() -> None:
     with pytest.raises(CostError, match="F has 3 entries and there are 2 ranks; give one for each"):
         shared_out(ActionCosts(F=[1.0, 2.0, 3.0]), placement.v(2))
+
+
+@pytest.mark.parametrize("given", [{"F": lambda stage, microbatch: 1.0}, {"FB": lambda first, second: 2.0}])
+def test_a_function_of_the_stage_cannot_be_shared_out(given):
+    with pytest.raises(CostError, match="is a function of the stage, which cannot be shared out"):
+        shared_out(table(**given), placement.v(2))
+
+
+def test_numbers_of_other_types_are_shared_out():
+    assert shared_out(table(F=Fraction(1), I=np.float32(1)), placement.v(2)).F == 0.5
+    assert shared_out(table(F=Fraction(1), I=np.float32(1)), placement.v(2)).I == 0.5

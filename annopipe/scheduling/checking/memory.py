@@ -35,8 +35,8 @@ def fits_in_memory(facts: Facts, memory: float, costs: ActionCosts, operations: 
         *(-size * (1.0 - costs.kept_for_weight) for size in left),
         *(-size * costs.kept_for_weight for size in left),
     ]
-    shares = {operation.name: operation.memory for operation in operations if operation.memory}
-    forward_only = not facts.has_backward
+    forward_only = not facts.has_backward  # a forward then gives back at its end what it took, whatever is done with it
+    shares = {} if forward_only else {operation.name: operation.memory for operation in operations if operation.memory}
     computed, limit = len(change) * m, memory * (1.0 + _ROUNDING)
     for rank, program in enumerate(programs.ranks):
         kept = 0.0

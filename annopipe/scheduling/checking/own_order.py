@@ -27,17 +27,20 @@ def whole_batch_first(facts: Facts) -> None:
     if not facts.has_backward:
         return
     for stage in facts.programs.placement.batch_wide:
-        forward, backward = facts.row("F", stage), facts.backward(stage)
+        # Positions of whole combinations: what runs together does not wait for each other.
+        forward = facts.row("F", stage, facts.begins)
+        backward = [position for position in facts.backward(stage, facts.begins) if position >= 0]
         last, first = max(forward, default=-1), min(backward, default=-1)
-        if forward and first < last:
+        if forward and backward and first <= last:
             numbering, programs = facts.programs.numbering, facts.programs
             early, late = facts.place_at(first), facts.place_at(last)
             behind = numbering.text(facts.number("F", stage, forward.index(last)))
+            where = f"runs together with {behind}" if early == late else f"is in front of {behind}"
             raise problem(
                 programs,
                 *early,
-                f"{numbering.text(programs.ranks[early[0]][early[1]])} is in front of {behind}, and the loss of stage "
-                f"{stage} needs the whole batch",
+                f"{numbering.text(programs.ranks[early[0]][early[1]])} {where}, and the loss of stage {stage} needs "
+                "the whole batch",
                 f"put every F of stage {stage} in front of its first backward",
                 also=[late],
             )

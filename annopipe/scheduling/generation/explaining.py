@@ -6,11 +6,11 @@ from annopipe.errors import ScheduleError
 from annopipe.scheduling.generation.phased import phased_rank
 from annopipe.scheduling.generation.spec_fields import SpecFields
 
-__all__ = ["Candidate", "Decision", "explain_phases", "missing_step"]
+__all__ = ["Decision", "ReadyAction", "explain_phases", "missing_step"]
 
 
 @dataclass(frozen=True, order=True)
-class Candidate:
+class ReadyAction:
     """An action that could have run; candidates sort as they would be taken.
 
     Attributes:
@@ -43,7 +43,7 @@ class Decision:
     time: float | None
     chosen: str
     why: str
-    candidates: tuple[Candidate, ...] = ()
+    candidates: tuple[ReadyAction, ...] = ()
 
     def __str__(self) -> str:
         """The decision as lines of text."""

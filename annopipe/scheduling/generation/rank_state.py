@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from annopipe.scheduling.actions import COMPUTE
-from annopipe.scheduling.generation.explaining import Candidate
+from annopipe.scheduling.generation.explaining import ReadyAction
 from annopipe.scheduling.generation.limits import Begun, Pair, RankLimits
 from annopipe.scheduling.generation.rules import Rules
 from annopipe.scheduling.numbering import Numbering
@@ -84,11 +84,11 @@ class RankState:
             if waited * self._block + pair == self._next_strict():
                 self._strict_done += 1
 
-    def candidates(self, chosen: tuple[int, ...] = ()) -> list[Candidate]:
+    def candidates(self, chosen: tuple[int, ...] = ()) -> list[ReadyAction]:
         """Everything that is ready, as it would be taken, with what refuses it if it is not chosen."""
         return sorted(self._candidates(chosen))
 
-    def _candidates(self, chosen: tuple[int, ...]) -> Iterator[Candidate]:
+    def _candidates(self, chosen: tuple[int, ...]) -> Iterator[ReadyAction]:
         urgency = {kind: position for position, kind in enumerate(self._order)}
         expected = self._next_strict()
         for kind, turns in self._ready():
@@ -101,7 +101,7 @@ class RankState:
                     refused = f"must wait: {self._numbering.text(expected)} is next in the strict order"
                 elif kind == _F and not self.limits.allows(*divmod(pair, self._m)):
                     refused = self.limits.reason(pair // self._m)
-                yield Candidate(urgency[kind], turn, self._numbering.text(number), refused)
+                yield ReadyAction(urgency[kind], turn, self._numbering.text(number), refused)
 
     def _ready(self) -> Iterator[tuple[int, list[tuple[int, int]]]]:
         forwards, backwards = self._orders

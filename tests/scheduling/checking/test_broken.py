@@ -105,6 +105,10 @@ BROKEN = {
         *(placement.towers([0], top=[1], batch_wide=True), 2, ("0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1")),
         "rank 1, step 1: 1B0 is in front of 1F1, and the loss of stage 1 needs the whole batch; put every F of stage 1",
     ),
+    "a backward together with the last forward of the batch that it needs": (
+        *(placement.custom([0], batch_wide=frozenset({0})), 2, ("0F0 (0F1;0B0)OVERLAP_F_B 0B1",)),
+        r"rank 0, step 1: (0F1;0B0)OVERLAP_F_B runs together with 0F1, and the loss of stage 0 needs the whole batch",
+    ),
     "a send missing": (
         *(CHAIN, 1, ("0F0 0RECV_B0 0B0", SEND[1])),
         "rank 0: 0SEND_F0 is missing, the partner of 1RECV_F0 on rank 1; add it, or have lowered() put",

@@ -5,7 +5,7 @@ import pytest
 import annopipe as ap
 from annopipe.errors import ScheduleError
 from annopipe.scheduling import placement
-from annopipe.scheduling.generation.explaining import Candidate, Decision
+from annopipe.scheduling.generation.explaining import Decision, ReadyAction
 from annopipe.scheduling.spec import ScheduleSpec
 
 NAMES = [name for name in ap.schedules() if name != "distmm-pipe"]
@@ -44,14 +44,14 @@ def test_a_combination_is_explained_with_both_parts():
     decision = spec.explain(0, 1)
     assert decision.chosen == "(0F1;0B0)OVERLAP_F_B"
     assert decision.why == "both are ready, and the rules pair them"
-    assert decision.candidates == (Candidate(0, 0, "0B0"), Candidate(1, 1, "0F1"))
+    assert decision.candidates == (ReadyAction(0, 0, "0B0"), ReadyAction(1, 1, "0F1"))
 
 
 def test_strict_kinds_are_listed_first():
     decision = ScheduleSpec(placement.linear(1), 2, in_order=(("F", "-k"),)).explain(0, 1)
     assert decision.candidates == (
-        Candidate(0, 0, "0F0"),
-        Candidate(1, 1, "0B1"),
+        ReadyAction(0, 0, "0F0"),
+        ReadyAction(1, 1, "0B1"),
     )
     first = ScheduleSpec(placement.linear(1), 2, in_order=(("F", "-k"),)).explain(0, 0)
     assert first.candidates[0].refused == "must wait: 0F1 is next in the strict order"
