@@ -66,7 +66,7 @@ def test_memory_is_per_stage() -> None:
 
 def test_exposed_communication_of_a_pair_is_its_own_or_that_of_its_parts() -> None:
     parts = {"F": 1.0, "B": [2.0, 3.0]}
-    assert ActionCosts(exposed=parts).exposed_of(PAIR) == 4.0
+    assert ActionCosts(F=2.0, B=4.0, exposed=parts).exposed_of(PAIR) == 4.0
     assert ActionCosts(exposed=parts | {"FB": 0.5}).exposed_of(PAIR) == 0.5
     assert ActionCosts(exposed=parts | {"FB": 0.5}).exposed_of(Action("B", 1, 0)) == 3.0
     assert ActionCosts().exposed_of(Action("W", 1, 0)) == 0.0
