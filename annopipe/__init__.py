@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from annopipe import costs
     from annopipe.annotate import comm, nano_batch, nano_batches, region
+    from annopipe.auxiliary import auxiliary_loss, auxiliary_losses
     from annopipe.costs.node_costs import NodeCosts
     from annopipe.errors import (
         AnnopipeError,
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
     from annopipe.ordering.planning import overlap
     from annopipe.ordering.problem import OverlapProblem
     from annopipe.ordering.registry import policies, policy
+    from annopipe.pipeline.clipping import clip_grad_norm_
     from annopipe.pipeline.pipeline import Pipeline
+    from annopipe.pipeline.splitting import split
+    from annopipe.pipeline.tied import tied_parameters
     from annopipe.scheduling import placement
     from annopipe.scheduling.action_costs import ActionCosts
     from annopipe.scheduling.actions import Action
@@ -56,10 +60,14 @@ _EXPORTS = {
     "ScheduleError": "annopipe.errors",
     "ScheduleSpec": "annopipe.scheduling.spec",
     "Pipeline": "annopipe.pipeline.pipeline",
+    "split": "annopipe.pipeline.splitting",
     "Placement": "annopipe.scheduling.placement",
     "Operation": "annopipe.scheduling.operations",
     "Decision": "annopipe.scheduling.generation.explaining",
     "Action": "annopipe.scheduling.actions",
+    "auxiliary_loss": "annopipe.auxiliary",
+    "auxiliary_losses": "annopipe.auxiliary",
+    "clip_grad_norm_": "annopipe.pipeline.clipping",
     "comm": "annopipe.annotate",
     "nano_batch": "annopipe.annotate",
     "nano_batches": "annopipe.annotate",
@@ -91,6 +99,7 @@ _EXPORTS = {
     "schedule_spec": "annopipe.scheduling.library",
     "schedules": "annopipe.scheduling.library",
     "simulate": "annopipe.simulation",
+    "tied_parameters": "annopipe.pipeline.tied",
     "trace": "annopipe.graphs.tracing",
 }
 
@@ -123,6 +132,9 @@ __all__ = [
     "StageGraph",
     "StageGraphs",
     "Timeline",
+    "auxiliary_loss",
+    "auxiliary_losses",
+    "clip_grad_norm_",
     "comm",
     "costs",
     "extract",
@@ -145,6 +157,8 @@ __all__ = [
     "schedule_spec",
     "schedules",
     "simulate",
+    "split",
+    "tied_parameters",
     "trace",
 ]
 

@@ -16,6 +16,7 @@ import torch.fx.traceback as fx_traceback
 from torch import nn
 
 from annopipe import pytrees
+from annopipe.auxiliary import auxiliary_losses
 from annopipe.errors import CaptureError
 from annopipe.graphs.arguments import Arguments, Guard
 from annopipe.graphs.attributes import SideEffects
@@ -24,7 +25,7 @@ from annopipe.graphs.cleanup import BOUNDARY_KEY
 from annopipe.graphs.hit_loops import HitLoops
 from annopipe.graphs.module_paths import recorded_module_paths
 from annopipe.graphs.random_state import noticed_draws
-from annopipe.graphs.stage_graphs import OutputLayout
+from annopipe.graphs.stage_graphs import AUXILIARY_LOSS, LOSS, OutputLayout
 
 __all__ = ["INNER", "TracedCall", "call_stage"]
 
@@ -81,11 +82,12 @@ class TracedCall(nn.Module):
             stack.enter_context(foreign_tensors_as_constants())
             moved = stack.enter_context(noticed_draws())
             loops = None if self._is_captured else stack.enter_context(HitLoops())  # a capture has no Python loops
+            added = stack.enter_context(auxiliary_losses())
             result, loss = self._run(own, targets)
             if loops is not None:
                 loops.check_finished()
             self.moved = moved()
-        return self._flatten(result, loss)
+        return self._flatten(result, loss, sum(added[1:], added[0]) if added else None)
 
     def _run(self, own: dict[str, Any], targets: dict[str, Any]) -> tuple[Any, torch.Tensor | None]:
         module = self.get_submodule(INNER)
@@ -102,7 +104,9 @@ class TracedCall(nn.Module):
             )
         return result, loss
 
-    def _flatten(self, result: Any, loss: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+    def _flatten(
+        self, result: Any, loss: torch.Tensor | None, auxiliary: torch.Tensor | None
+    ) -> tuple[torch.Tensor, ...]:
         leaves, spec = pytrees.tree_flatten(result)
         paths = pytrees.leaf_paths(result, "output")
         if twice := sorted({path for path in paths if paths.count(path) > 1}):
@@ -112,8 +116,10 @@ class TracedCall(nn.Module):
                 raise CaptureError(f"{path} is a number that depends on data: return it as a tensor")
         tensors = {path: leaf for path, leaf in zip(paths, leaves, strict=True) if isinstance(leaf, torch.Tensor)}
         constants = tuple(Guard.of(p, leaf) for p, leaf in zip(paths, leaves, strict=True) if p not in tensors)
-        self.layout = OutputLayout(tuple(paths), tuple(tensors), constants, spec, has_loss=loss is not None)
-        outputs = list(tensors.values()) if loss is None else [loss, *(t.detach() for t in tensors.values())]
+        losses = {LOSS: loss, AUXILIARY_LOSS: auxiliary}
+        present = {name: value for name, value in losses.items() if value is not None}
+        self.layout = OutputLayout(tuple(paths), tuple(tensors), constants, spec, tuple(present))
+        outputs = [*present.values(), *(t if loss is None else t.detach() for t in tensors.values())]
         with fx_traceback.annotate({BOUNDARY_KEY: True}):  # the last first: gradients of one tensor add up as in eager
             return tuple(reversed([output.clone() for output in reversed(outputs)]))
 

@@ -11,8 +11,9 @@ from annopipe.graphs.arguments import Guard
 from annopipe.graphs.calling import INNER
 from annopipe.graphs.capture import Described, JointGraph
 from annopipe.graphs.meta import value
-from annopipe.graphs.ports import Port, port_name
+from annopipe.graphs.ports import Port
 from annopipe.graphs.stage_graph import StageGraph
+from annopipe.graphs.stage_graphs import LOSS
 
 __all__ = ["Names", "described"]
 
@@ -66,7 +67,7 @@ class Names:
         fake, of = value(node), what.of
         if what.kind == "output":
             name = self._outputs[int(what.target)]
-            if name == port_name("loss", ""):
+            if name == LOSS:
                 return Port.of("loss", "", fake)
             return dataclasses.replace(Port.of("output", name, fake), name=name)
         if what.kind == "grad" and of is not None and of.kind == "input":

@@ -16,18 +16,29 @@ from annopipe.graphs.ports import Port
 from annopipe.graphs.source_guards import SourceGuards
 from annopipe.graphs.stage_graph import StageGraph
 
-__all__ = ["OutputLayout", "StageGraphs"]
+__all__ = ["AUXILIARY_LOSS", "LOSS", "OutputLayout", "StageGraphs"]
+
+# What the ports of the two scalars are called: of loss_fn, and of the sum of what forward gave to ``auxiliary_loss``.
+LOSS, AUXILIARY_LOSS = "loss", "auxiliary_loss"
 
 
 @dataclasses.dataclass(frozen=True)
 class OutputLayout:
-    """How a module's result is put together from output ports and constants."""
+    """How a module's result is put together from output ports and constants.
+
+    losses: those of LOSS and AUXILIARY_LOSS that are outputs too, before all others.
+    """
 
     paths: tuple[str, ...]
     tensors: tuple[str, ...]
     constants: tuple[Guard, ...]
     spec: pytrees.TreeSpec
-    has_loss: bool = False
+    losses: tuple[str, ...] = ()
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether the graph computes ``loss_fn``."""
+        return LOSS in self.losses
 
 
 @dataclasses.dataclass(frozen=True)

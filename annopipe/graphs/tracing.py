@@ -64,6 +64,8 @@ def trace(
     again in the backward instead of saved, but for communication, host reads, sorting and random numbers, which happen
     once. Buffers are updated once, too, where eager's checkpoint updates them twice.
 
+    What forward gives to ``ap.auxiliary_loss`` is added up in the output port ``auxiliary_loss``, which has a tangent.
+
     Args:
         module: any ``nn.Module``; on CPU, on GPU, or on "meta" or fake tensors.
         args, kwargs: example arguments. Tensors become ports; gradients are traced for those that require them.
@@ -129,7 +131,7 @@ def _trace(
     translate(joint.module.graph, tags)
     clean_joint_graph(joint.module.graph)
     record_balanced_sizes(joint.module.graph)
-    outputs = [*(["loss"] if call.layout.has_loss else []), *call.layout.tensors]
+    outputs = [*call.layout.losses, *call.layout.tensors]
     names = Names(module, (*arguments.paths, *target_arguments.paths), outputs)
     graph = described(joint, names, (*arguments.guards, *target_arguments.guards))
     _refuse_lost_gradients(module, tensors, graph)

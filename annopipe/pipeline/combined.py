@@ -1,17 +1,19 @@
 """Combined graphs for the actions that a schedule overlaps: one plan for every distinct pair, made before any step."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
 
+from annopipe.errors import PipelineError
 from annopipe.graphs.stage_graph import StageGraph
 from annopipe.ordering.combining import Part, StageNodeCosts, combine, lanes_of
 from annopipe.ordering.registry import Policy
 from annopipe.pipeline.graph_call import GraphCall
+from annopipe.pipeline.stage import LocalStage
 from annopipe.scheduling.actions import Action
 
-__all__ = ["Combined", "Parts", "parts_of"]
+__all__ = ["Combined", "Parts", "combinations", "parts_of"]
 
 Parts = tuple[tuple[str, int], ...]
 
@@ -54,3 +56,38 @@ class Combined:
         """The results of each part, in the order of the parts; empty for a part without a graph."""
         found = iter(self._call(*[values[index] for index in self._present]))
         return [next(found) if index in self._present else {} for index in range(len(values))]
+
+
+def combinations(
+    actions: Iterable[Action],
+    stages: Mapping[int, LocalStage],
+    policy: str | Policy,
+    costs: StageNodeCosts | None,
+    group: dist.ProcessGroup | None,
+) -> dict[Parts, Combined]:
+    """One combined graph for every distinct combination, in the order in which a rank's actions have them first.
+
+    None for combinations of backwards in which nothing is differentiated.
+
+    Raises PipelineError for two forwards of a stage that updates buffers.
+    """
+    wanted = dict.fromkeys(parts_of(action) for action in actions if action.parts)
+    graphs = {parts: [stages[stage].graph(kind) for kind, stage in parts] for parts in wanted}
+    for parts in wanted:
+        _check_buffers(parts, stages)
+    return {
+        parts: Combined(parts, found, policy, costs, group)
+        for parts, found in graphs.items()
+        if any(graph is not None for graph in found)
+    }
+
+
+def _check_buffers(parts: Parts, stages: Mapping[int, LocalStage]) -> None:
+    """Two forwards in one graph would both start from the same buffers."""
+    for kind, stage in parts:
+        updated = sorted(p.source for p in stages[stage].graphs.forward.outputs if p.role == "buffer_update")
+        if kind == "F" and updated and parts.count((kind, stage)) > 1:
+            raise PipelineError(
+                f"the schedule combines two forwards of stage {stage}, which updates its buffer {updated[0]}: one "
+                "update would be lost; take a schedule that runs them one after the other"
+            )

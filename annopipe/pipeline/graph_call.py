@@ -1,13 +1,15 @@
 """Call a stage graph, or several as one combined graph, on the values of microbatches, with little overhead."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from annopipe.graphs.ports import Port
 from annopipe.graphs.stage_graph import StageGraph
+from annopipe.pipeline.profiling import is_profiled, with_ranges
 
 __all__ = ["GraphCall"]
 
@@ -19,7 +21,9 @@ class GraphCall:
     """
 
     def __init__(self, graph: StageGraph, lanes: Sequence[str] = ()) -> None:
-        self._forward = graph.module.forward  # without the module's hooks: nobody can have put one on it
+        # Not the module, which prints what fails and forgets the line; nobody can have put a hook on it.
+        self._forward = graph.module.forward
+        self._graph = graph
         self._inputs = [_split(port, lanes) for port in graph.inputs]
         self._outputs = [_split(port, lanes) for port in graph.outputs]
         self._lanes = max(1, len(lanes))
@@ -32,7 +36,7 @@ class GraphCall:
             if any(map(torch.is_autocast_enabled, self._devices)):
                 found = self._without_autocast(given)
             else:
-                found = self._forward(*given)
+                found = self._now(*given)
         results: list[dict[str, Any]] = [{} for _ in range(self._lanes)]
         for (lane, name), value in zip(self._outputs, found, strict=True):
             results[lane][name] = value
@@ -43,7 +47,16 @@ class GraphCall:
         with contextlib.ExitStack() as stack:
             for device in self._devices:
                 stack.enter_context(torch.autocast(device, enabled=False))
-            return self._forward(*given)
+            return self._now(*given)
+
+    @property
+    def _now(self) -> Callable[..., Any]:
+        return self._with_ranges if is_profiled() else self._forward
+
+    @functools.cached_property
+    def _with_ranges(self) -> Callable[..., Any]:
+        run: Callable[..., Any] = with_ranges(self._graph).forward
+        return run
 
 
 def _split(port: Port, lanes: Sequence[str]) -> tuple[int, str]:

@@ -6,32 +6,20 @@ from typing import Any
 
 import torch
 
-from annopipe.errors import AnnopipeError, PipelineError
 from annopipe.pipeline.boundary import Link
 from annopipe.pipeline.combined import Combined, Parts, parts_of
 from annopipe.pipeline.labels import label
 from annopipe.pipeline.messages import Messages, Received
+from annopipe.pipeline.places import InAction
 from annopipe.pipeline.stage import LocalStage
+from annopipe.pipeline.step_inputs import StepInputs
 from annopipe.scheduling.actions import COMPUTE, MESSAGES, PARAMETERS, Action
 from annopipe.scheduling.placement import Placement
 
-__all__ = ["Interpreter", "Operation", "StepInputs"]
+__all__ = ["Interpreter", "Operation"]
 
 Operation = Callable[[int, int | None], None]
 _BUILT_IN = frozenset((*COMPUTE, *MESSAGES))
-
-
-class StepInputs:
-    """What a step was called with: values by input port for the first and the last stage, by microbatch."""
-
-    def __init__(self, by_stage: Mapping[int, Sequence[Mapping[str, Any]]], loss_scale: float) -> None:
-        self.by_stage = by_stage
-        self.loss_scale = loss_scale
-
-    def of(self, stage: int, microbatch: int) -> Mapping[str, Any]:
-        """Further values of one microbatch of a stage."""
-        found = self.by_stage.get(stage)
-        return found[microbatch] if found else {}
 
 
 Step = Callable[[StepInputs], None]
@@ -59,22 +47,27 @@ class Interpreter:
         self._rank_of = placement.rank_of
         self._inboxes: dict[str, dict[tuple[int, int], list[torch.Tensor] | Received]] = {"F": {}, "B": {}}
         self._outbox: dict[tuple[str, int, int], list[torch.Tensor]] = {}
-        self._steps = [(str(action), self._step_of(action)) for action in actions]
+        self._steps = [(str(action), InAction(action), self._step_of(action)) for action in actions]
 
     def run(self, inputs: StepInputs) -> None:
         """Do all actions of a step.
 
         Raises PipelineError, with the text of the action, when one fails.
         """
-        for text, step in self._steps:
-            _do(text, step, inputs)
+        self._outbox.clear()  # of a step that failed
+        for inbox in self._inboxes.values():
+            inbox.clear()
+        for text, place, step in self._steps:
+            with place, label(text):
+                step(inputs)
         self._messages.flush()
 
     def _step_of(self, action: Action) -> Step:
         """The function that does an action."""
         kind, stage, microbatch = action.kind, action.stage, action.microbatch
         if action.parts:
-            return partial(self._combine, action.parts, self._combined[parts_of(action)])
+            combined = self._combined.get(parts_of(action))  # none of backwards that nothing is differentiated in
+            return partial(self._combine, action.parts, combined) if combined is not None else _nothing
         if kind in PARAMETERS:
             return _nothing  # the parameters of a stage are whole
         if microbatch is None or kind not in _BUILT_IN:
@@ -118,7 +111,7 @@ class Interpreter:
             link = self._links.get(local.index)
             gradients = self._take("B", local.index, microbatch) if link is not None and link.returning else []
             named = dict(zip(link.returning_ports, gradients, strict=True)) if link is not None else {}
-            local.start_backward(microbatch, named, inputs.loss_scale)
+            local.start_backward(microbatch, named, inputs.scales)
 
     def _end(self, kind: str, local: LocalStage, microbatch: int, result: dict[str, Any]) -> None:
         """Hand on what others need, and keep what the stage needs itself."""
@@ -163,13 +156,3 @@ class Interpreter:
 
 def _nothing(_: StepInputs) -> None:
     return
-
-
-def _do(text: str, step: Step, inputs: StepInputs) -> None:
-    try:
-        with label(text):
-            step(inputs)
-    except PipelineError as error:
-        raise PipelineError(f"in {text}: {error}") from error
-    except (AnnopipeError, RuntimeError) as error:
-        raise PipelineError(f"in {text}: {type(error).__name__}: {error}") from error

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from annopipe.errors import PipelineError
+from annopipe.pipeline.closing import reason_of, was_closed
 
 __all__ = ["Messages", "Received"]
 
@@ -55,21 +56,24 @@ class Messages:
         Raises PipelineError when they do not come in time, or the sender is gone.
         """
         for work in received.works:
-            self._finish(work, f"{received.text} waits for rank {received.sender}")
+            self._finish(work, f"{received.text} waited for rank {received.sender}")
         return received.tensors
 
     def flush(self) -> None:
         """Wait until everything that was sent has left."""
         while self._sent:
             work, _, text, receiver = self._sent[0]
-            self._finish(work, f"{text} waits for rank {receiver} to take it")
+            self._finish(work, f"{text} waited for rank {receiver} to take it")
             self._sent.popleft()
 
     def _finish(self, work: Any, what: str) -> None:
         try:
             work.wait(self._timeout)
         except RuntimeError as error:
-            raise PipelineError(
-                f"{what}, and that failed within {self._timeout.total_seconds():g} s: {str(error).splitlines()[0]}; "
-                "look at that rank's output, or give Pipeline a longer timeout"
-            ) from error
+            limit_s = self._timeout.total_seconds()
+            happened = (
+                "whose connection was closed: look at that rank's output"
+                if was_closed(error)
+                else f"in vain, {limit_s:g} s long: it has stalled, or Pipeline needs a longer timeout"
+            )
+            raise PipelineError(f"{what}, {happened} ({reason_of(error)})") from error

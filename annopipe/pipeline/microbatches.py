@@ -1,47 +1,111 @@
 """Split a batch into microbatches, and give the tensors of a call the names of a stage's input ports."""
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from annopipe import pytrees
 from annopipe.errors import PipelineError
 from annopipe.graphs.arguments import TARGET
 from annopipe.graphs.stage_graphs import StageGraphs
 
-__all__ = ["call_values", "later_values", "signature_text", "split_batch"]
+__all__ = [
+    "BatchDims",
+    "call_values",
+    "graph_values",
+    "later_values",
+    "module_text",
+    "positional_names",
+    "signature_text",
+    "split_batch",
+]
+
+# The dimension that is cut, by argument; None where every microbatch gets the whole.
+BatchDims = Mapping[str, int | None]
 
 
-def split_batch(value: Any, microbatches: int, what: str) -> list[Any]:
-    """A nested container with every tensor cut into equal parts along its first dimension; the rest is repeated.
+def split_batch(
+    named: Mapping[str, Any], microbatches: int, dims: BatchDims, lengths: dict[str, int] | None = None
+) -> list[dict[str, Any]]:
+    """Arguments by name, with every tensor cut into equal parts along its batch dimension; the rest is repeated.
 
-    Raises PipelineError for a tensor that cannot be cut so.
+    Args:
+        named: nested containers.
+        dims: by the path of an argument or of a container in it; the first dimension is cut where none is given.
+        lengths: of the batch in what was cut before, by path; what is cut here is added.
 
-    >>> split_batch({"x": torch.arange(4), "scale": 2}, 2, "inputs")
-    [{'x': tensor([0, 1]), 'scale': 2}, {'x': tensor([2, 3]), 'scale': 2}]
+    Raises PipelineError for a tensor that cannot be cut so, or whose batch is not as long as the others'.
+
+    >>> split_batch({"x": torch.arange(4), "scale": 2, "offsets": torch.arange(3)}, 2, {"offsets": None})[1]
+    {'x': tensor([2, 3]), 'scale': 2, 'offsets': tensor([0, 1, 2])}
     """
-    leaves, spec = pytrees.tree_flatten(value)
-    parts: list[list[Any]] = [[] for _ in range(microbatches)]
-    for path, leaf in zip(pytrees.leaf_paths(value, what), leaves, strict=True):
-        if not isinstance(leaf, torch.Tensor):
-            pieces: Sequence[Any] = [leaf] * microbatches
-        elif leaf.dim() == 0 or leaf.shape[0] % microbatches:
+    parts: list[dict[str, Any]] = [{} for _ in range(microbatches)]
+    lengths = {} if lengths is None else lengths
+    for name, value in named.items():
+        leaves, spec = pytrees.tree_flatten(value)
+        paths = pytrees.leaf_paths(value, name)
+        pieces = [_pieces(path, leaf, microbatches, dims, lengths) for path, leaf in zip(paths, leaves, strict=True)]
+        for index, part in enumerate(parts):
+            part[name] = pytrees.tree_unflatten([piece[index] for piece in pieces], spec)
+    return parts
+
+
+def _pieces(path: str, leaf: Any, microbatches: int, dims: BatchDims, lengths: dict[str, int]) -> Sequence[Any]:
+    dim = _dim_of(path, dims)
+    if dim is None or microbatches == 1 or not isinstance(leaf, torch.Tensor):
+        return [leaf] * microbatches
+    advice = (
+        f"batch_dims={{{path!r}: None}} of Pipeline gives it to every microbatch whole, step_microbatches takes parts"
+    )
+    if not -leaf.dim() <= dim < leaf.dim() or leaf.shape[dim] % microbatches:
+        raise PipelineError(
+            f"{path} has shape {tuple(leaf.shape)}, and its dimension {dim} cannot be cut into {microbatches} equal "
+            f"microbatches; {advice}"
+        )
+    own = leaf.shape[dim]
+    for other, length in lengths.items():
+        if own % length if path.partition(".")[0] == TARGET else own != length:
             raise PipelineError(
-                f"{path} has shape {tuple(leaf.shape)} and the schedule {microbatches} microbatches: its first "
-                "dimension is the batch and is cut into equal parts; for anything else call step_microbatches"
+                f"{path} is {own} long in dimension {dim}, and {other} has a batch of {length}; {advice}"
             )
-        else:
-            pieces = leaf.chunk(microbatches)
-        for part, piece in zip(parts, pieces, strict=True):
-            part.append(piece)
-    return [pytrees.tree_unflatten(part, spec) for part in parts]
+    lengths.setdefault(path, own)
+    return leaf.chunk(microbatches, dim) if own else [leaf] * microbatches
+
+
+def _dim_of(path: str, dims: BatchDims) -> int | None:
+    """That of the longest beginning of the path."""
+    names = path.split(".")
+    for end in range(len(names), 0, -1):
+        if (found := ".".join(names[:end])) in dims:
+            return dims[found]
+    return 0
+
+
+def positional_names(module: nn.Module, count: int) -> list[str]:
+    """What the first arguments of the module's forward are called: "x", "rest.0"; "arguments.3" where it has no more.
+
+    >>> positional_names(nn.Linear(2, 2), 2)
+    ['input', 'arguments.1']
+    """
+    names: list[str] = []
+    more = "arguments"
+    for parameter in inspect.signature(module.forward).parameters.values():
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            names.append(parameter.name)
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            more = parameter.name
+            break
+    first = 0 if more == "arguments" else len(names)
+    return [names[at] if at < len(names) else f"{more}.{at - first}" for at in range(count)]
 
 
 def call_values(graphs: StageGraphs, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any) -> dict[str, Any]:
     """Values by input port of a call of the first stage."""
     targets = {TARGET: target} if graphs.layout.has_loss else {}
-    return _detached(graphs.bind_inputs(*args, **kwargs, **targets))
+    return graphs.bind_inputs(*args, **kwargs, **targets)
 
 
 def later_values(graphs: StageGraphs, kwargs: Mapping[str, Any], target: Any) -> dict[str, Any]:
@@ -62,8 +126,27 @@ def later_values(graphs: StageGraphs, kwargs: Mapping[str, Any], target: Any) ->
                 reason = port.mismatch(leaf)
                 if reason:
                     raise PipelineError(f"{path}: {reason}; every microbatch of a step has the same shapes")
-                values[port.name] = port.laid_out(leaf)
-    return _detached(values)
+                values[port.name] = leaf
+    return values
+
+
+def graph_values(graphs: StageGraphs, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values without history, in the memory format that the stage was traced with."""
+    ports = {port.name: port for port in graphs.forward.inputs}
+    return {name: ports[name].laid_out(value.detach()) for name, value in values.items() if name in ports}
+
+
+def module_text(module: nn.Module) -> str:
+    """What decides whether the graphs of a module still hold: modes, and kinds of parameters and buffers."""
+    modes = [child.training for child in module.modules()]
+    tensors = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    kinds = [(name, t.dtype, t.shape, t.device, t.requires_grad) for name, t in tensors]
+    casts = [
+        (device, torch.get_autocast_dtype(device))
+        for device in sorted({"cpu", *(t.device.type for _, t in tensors)} - {"meta"})
+        if torch.is_autocast_enabled(device)
+    ]
+    return f"{modes} {kinds} {casts} {torch.get_default_dtype()}"
 
 
 def signature_text(value: Any) -> str:
@@ -74,7 +157,3 @@ def signature_text(value: Any) -> str:
         for leaf in leaves
     ]
     return f"{spec} {kinds}"
-
-
-def _detached(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value.detach() if isinstance(value, torch.Tensor) else value for name, value in values.items()}

@@ -1,29 +1,46 @@
 """``Pipeline``: train the stages of a model under a pipeline schedule, with explicit graphs, on torch.distributed."""
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from annopipe.errors import PipelineError
+from annopipe.graphs.arguments import TARGET
+from annopipe.graphs.stage_graphs import AUXILIARY_LOSS, LOSS
 from annopipe.ordering.combining import StageNodeCosts
 from annopipe.ordering.plan import OverlapPlan
 from annopipe.ordering.registry import Policy
-from annopipe.pipeline.agreeing import agreed_text, digest
+from annopipe.pipeline.checks import check_grad_mode, check_loss, check_made, check_modules, check_operations, facts_of
 from annopipe.pipeline.combined import Combined, Parts
-from annopipe.pipeline.interpreter import Interpreter, Operation, StepInputs
+from annopipe.pipeline.evaluation import evaluation_mode, forwards_of
+from annopipe.pipeline.interpreter import Interpreter, Operation
 from annopipe.pipeline.messages import Messages
-from annopipe.pipeline.microbatches import call_values, later_values, signature_text, split_batch
+from annopipe.pipeline.microbatches import (
+    BatchDims,
+    call_values,
+    later_values,
+    module_text,
+    positional_names,
+    signature_text,
+    split_batch,
+)
+from annopipe.pipeline.peers import Peers
 from annopipe.pipeline.preparing import Call, Settings, accepted, prepare
 from annopipe.pipeline.stage import LocalStage
+from annopipe.pipeline.step_inputs import Scale, StepInputs
+from annopipe.pipeline.tied import TiedParameters
 from annopipe.scheduling.actions import BUILTIN_KINDS
 from annopipe.scheduling.schedule import Schedule
 
 __all__ = ["Pipeline"]
 
+T = TypeVar("T")
 _Prepared = tuple[dict[int, LocalStage], Interpreter, dict[Parts, Combined]]
 
 
@@ -32,6 +49,8 @@ class Pipeline:
 
     A stage that returns a tuple calls the next one with its elements; any other value is the next one's argument.
     Stages run as traced graphs: gradients are those of the unsplit model, and modules need not inherit from anything.
+    What is random in a forward is drawn from this rank's generator when it runs, and is the same in its backward.
+    Buffers are updated once for every microbatch, in the order of its forwards.
 
     Args:
         stages: one module per stage of the schedule, None where another rank holds it.
@@ -42,7 +61,16 @@ class Pipeline:
         costs: what policies assume about nodes, as for ``ap.costs.actions``; None is the roofline of this device.
         plan_group: the ranks that run the same collectives as this one, such as the expert-parallel group, and so must
             order combined graphs alike.
-        timeout: how long a rank waits for a message before it gives up and says what it waited for.
+        batch_dims: the dimension of the batch by name of argument ("x", "masks.0", "target"), 0 where not named; None:
+            every microbatch gets the whole, as it must for scalars and offsets.
+        tied: parameters that are one although two ranks hold them, as "stage.name": ``{"3.head.weight":
+            "0.embed.weight"}``; ``ap.tied_parameters`` finds them. Their gradients are added up over the ranks.
+        fixed_sums: add up a stage's gradients in the order of microbatches, so that a schedule changes no bit of them,
+            save of tied parameters; of the library's schedules only looped-bfs adds in another order without it.
+            Gradients that come early are kept until it is their turn.
+        timeout: how long a rank waits for another, in messages and in the collectives of graphs, before all ranks stop
+            and say what they waited for; then the connections of the groups are closed, and the ranks have to be
+            started again. While stages are traced, the limit of the process group itself holds.
 
     Raises PipelineError for stages, ranks or a schedule that do not fit together; ScheduleError for a schedule that is
     not whole.
@@ -65,23 +93,42 @@ class Pipeline:
         *,
         costs: StageNodeCosts | None = None,
         plan_group: dist.ProcessGroup | None = None,
+        batch_dims: BatchDims = MappingProxyType({}),
+        tied: Mapping[str, str] = MappingProxyType({}),
+        fixed_sums: bool = False,
         timeout: timedelta = timedelta(minutes=5),
     ) -> None:
         rank, size, group = _place(group)
         self._modules = {index: module for index, module in enumerate(stages) if module is not None}
         self._given = schedule
-        _check(stages, schedule, rank, size)
+        check_made(stages, schedule, rank, size)
+        check_loss(loss_fn, timeout)
         schedule.check()
-        self._settings = Settings(schedule.lowered(), rank, group, plan_group, loss_fn, policy, costs)
+        lowered = schedule.lowered()
+        others = [plan_group] if plan_group is not None else []
+        self._peers = Peers(group, others, timeout, facts_of(lowered, policy))
+        self._settings = Settings(lowered, rank, self._peers, plan_group, loss_fn, policy, costs, fixed_sums)
         self._messages = Messages(group, timeout)
-        self._schedule_digest = digest(repr(self.schedule.programs.texts()))
         self._operations: dict[str, Operation] = {}
         self._prepared: dict[str, _Prepared] = {}
+        self._auxiliary: dict[int, list[torch.Tensor]] = {}
+        self._batch_dims = dict(batch_dims)
+        self._tied = TiedParameters(tied, self._modules, schedule.placement, rank, group)
 
     @property
     def schedule(self) -> Schedule:
         """The schedule, with messages."""
         return self._settings.schedule
+
+    @property
+    def group(self) -> dist.ProcessGroup | None:
+        """The ranks of the pipeline; None when it is this one alone."""
+        return self._peers.group
+
+    @property
+    def auxiliary_losses(self) -> dict[int, list[torch.Tensor]]:
+        """What this rank's stages gave to ``ap.auxiliary_loss`` in the last step, by stage, for each microbatch."""
+        return dict(self._auxiliary)
 
     @property
     def holds_last(self) -> bool:
@@ -101,100 +148,181 @@ class Pipeline:
         self._operations[name] = function
         self._prepared.clear()
 
+    def named_parameters(self, *, counted: bool = False) -> Iterator[tuple[str, nn.Parameter]]:
+        """Each parameter of this rank once, as "stage.name".
+
+        Args:
+            counted: leave out copies of tied parameters that a rank before counts, so that all ranks together have each
+                parameter once.
+        """
+        seen: set[nn.Parameter] = set()
+        for index, module in sorted(self._modules.items()):
+            for name, parameter in module.named_parameters():
+                if parameter not in seen and not (counted and parameter in self._tied.counted_elsewhere):
+                    seen.add(parameter)
+                    yield f"{index}.{name}", parameter
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Each parameter of this rank once, for its optimizer."""
+        return (parameter for _, parameter in self.named_parameters())
+
     def plans(self) -> dict[Parts, OverlapPlan]:
         """The plan of every combined graph of this rank; empty before the first step."""
         return {parts: found.plan for _, _, combined in self._prepared.values() for parts, found in combined.items()}
 
     def prepare(self, *inputs: Any, target: Any = None, **kwargs: Any) -> None:
         """Trace, agree with the other ranks and plan, as the first step would; call it with a step's arguments."""
-        self._find(self._calls(inputs, kwargs, target))
+        with self._peers.calling("prepare"):
+            self._find(self._calls(inputs, kwargs, target))
 
     def step(
-        self, *inputs: Any, target: Any = None, loss_scale: float = 1.0, **kwargs: Any
+        self,
+        *inputs: Any,
+        target: Any = None,
+        loss_scale: Scale = 1.0,
+        auxiliary_scale: Scale | None = None,
+        **kwargs: Any,
     ) -> list[torch.Tensor] | None:
         """Forward and backward of one batch; gradients are added to ``param.grad``.
+
+        A mean over all tokens of the batch, however many each microbatch has: let ``loss_fn`` add up, and pass
+        ``loss_scale=1 / tokens``.
 
         Args:
             inputs: of the first stage, on its rank; tensors are cut along the first dimension.
             target: of the loss, on the rank of the last stage.
             loss_scale: what every loss is multiplied with before it is differentiated.
+            auxiliary_scale: the same for what stages give to ``ap.auxiliary_loss``, on the ranks of these stages; None
+                is ``loss_scale``.
             kwargs: go to every stage of this rank whose forward names them.
 
         Returns:
-            The loss of every microbatch on the rank of the last stage, None elsewhere.
+            What ``loss_fn`` returned for every microbatch on the rank of the last stage, None elsewhere.
 
         Raises:
             PipelineError: the call does not fit, or a rank, stage or message failed; the message names the action.
         """
-        return self._run(self._calls(inputs, kwargs, target), loss_scale)
+        with self._peers.calling("step"):
+            return self._step(self._calls(inputs, kwargs, target), loss_scale, auxiliary_scale)
 
     def step_microbatches(
         self,
         args: Sequence[tuple[Any, ...]] | None = None,
         kwargs: Sequence[Mapping[str, Any]] | None = None,
         targets: Sequence[Any] | None = None,
-        loss_scale: float = 1.0,
+        loss_scale: Scale = 1.0,
+        auxiliary_scale: Scale | None = None,
     ) -> list[torch.Tensor] | None:
-        """As ``step``, with one entry per microbatch, already cut."""
+        """As ``step``, with one entry per microbatch, already cut; all have the same shapes."""
+        with self._peers.calling("step"):
+            return self._step(self._cut_calls(args, kwargs, targets), loss_scale, auxiliary_scale)
+
+    def eval(self, *inputs: Any, **kwargs: Any) -> list[Any] | None:
+        """Forward of one batch with the modules in evaluation mode; at any time, also before the first step.
+
+        Returns:
+            What the last stage returned for every microbatch on its rank, None elsewhere.
+        """
+        with self._peers.calling("eval"), evaluation_mode(self._modules.values()):
+            calls = self._calls(inputs, kwargs, None)
+            stages, interpreter, _ = self._find(calls, evaluates=True)
+            interpreter.run(self._begin(stages, calls, {}))
+        return self._end(stages, lambda last: last.outputs)
+
+    def _cut_calls(
+        self,
+        args: Sequence[tuple[Any, ...]] | None,
+        kwargs: Sequence[Mapping[str, Any]] | None,
+        targets: Sequence[Any] | None,
+    ) -> list[Call]:
         count = self.schedule.microbatches
         for what, given in (("args", args), ("kwargs", kwargs), ("targets", targets)):
             if given is not None and len(given) != count:
                 raise PipelineError(f"{what} has {len(given)} entries and the schedule {count} microbatches")
-        calls = [
-            Call(args[m] if args else (), kwargs[m] if kwargs else {}, targets[m] if targets else None)
+        return [
+            Call(
+                args[m] if args and 0 in self._modules else (),
+                kwargs[m] if kwargs else {},
+                targets[m] if targets and self.holds_last else None,
+            )
             for m in range(count)
         ]
-        return self._run(calls, loss_scale)
 
     def _calls(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any) -> list[Call]:
-        count = self.schedule.microbatches
-        args, named = split_batch(inputs, count, "inputs"), split_batch(dict(kwargs), count, "kwargs")
-        targets = split_batch(target, count, "target")
-        return [Call(*parts) for parts in zip(args, named, targets, strict=True)]
+        count, dims = self.schedule.microbatches, self._batch_dims
+        lengths: dict[str, int] = {}
+        names = positional_names(self._modules[0], len(inputs)) if 0 in self._modules else []
+        args = split_batch(dict(zip(names, inputs, strict=False)), count, dims, lengths)
+        named = split_batch(kwargs, count, dims, lengths)
+        targets = split_batch({TARGET: target if self.holds_last else None}, count, dims, lengths)
+        parts = zip(args, named, targets, strict=True)
+        return [Call(tuple(values.values()), kwargs, found[TARGET]) for values, kwargs, found in parts]
 
-    def _run(self, calls: list[Call], loss_scale: float) -> list[torch.Tensor] | None:
+    def _step(self, calls: list[Call], loss_scale: Scale, auxiliary_scale: Scale | None) -> list[torch.Tensor] | None:
+        check_grad_mode()
+        scales = {LOSS: loss_scale, AUXILIARY_LOSS: loss_scale if auxiliary_scale is None else auxiliary_scale}
         stages, interpreter, _ = self._find(calls)
-        last = self.schedule.placement.stages - 1
-        by_stage = {}
+        inputs = self._begin(stages, calls, scales)
+        with self._tied.summed(self._messages):
+            interpreter.run(inputs)
+        inputs.backward(stages)
+        named = {index: stage.losses.get(AUXILIARY_LOSS) for index, stage in stages.items()}
+        self._auxiliary = {index: _in_order(found) for index, found in named.items() if found}
+        return self._end(stages, lambda last: last.losses.get(LOSS, {}))
+
+    def _begin(self, stages: Mapping[int, LocalStage], calls: list[Call], scales: Mapping[str, Scale]) -> StepInputs:
+        """Bind the stages, and name what they were called with."""
+        given = {}
         for index, stage in stages.items():
             stage.begin_step()
             named = [accepted(stage.module, call.kwargs) for call in calls]
-            by_stage[index] = [
+            given[index] = [
                 call_values(stage.graphs, call.args, kwargs, call.target)
                 if index == 0
                 else later_values(stage.graphs, kwargs, call.target)
                 for call, kwargs in zip(calls, named, strict=True)
             ]
-        interpreter.run(StepInputs(by_stage, loss_scale))
-        if last not in stages:
-            return None
-        return [stages[last].losses[microbatch] for microbatch in range(len(calls))]
+        return StepInputs(stages, given, scales)
 
-    def _find(self, calls: list[Call]) -> _Prepared:
+    def _end(self, stages: Mapping[int, LocalStage], kept: Callable[[LocalStage], Mapping[int, T]]) -> list[T] | None:
+        """What the last stage has kept, if it is here; the stages keep nothing."""
+        last = stages.get(self.schedule.placement.stages - 1)
+        found = _in_order(kept(last)) if last is not None else []
+        for stage in stages.values():
+            stage.end_step()
+        return found or None
+
+    def _find(self, calls: list[Call], *, evaluates: bool = False) -> _Prepared:
         """What was prepared for such calls; prepared now when there is nothing."""
-        signature = agreed_text(self._signature(calls[0]), self._schedule_digest, self._settings.group)
+        own, settings = self._signature(calls, evaluates=evaluates), self._settings
+        if evaluates:
+            schedule = forwards_of(settings.schedule)
+            settings = dataclasses.replace(settings, schedule=schedule, loss_fn=None, evaluates=True)
+        check_modules(self._modules)
+        check_operations(settings.schedule, settings.rank, self._operations.keys())
+        signature = self._peers.agree(own)
         if signature not in self._prepared:
-            missing = sorted(
-                {action.kind for action in self.schedule.ranks[self._settings.rank]}
-                - BUILTIN_KINDS
-                - self._operations.keys()
-            )
-            if missing:
-                raise PipelineError(
-                    f"the schedule inserts {missing[0]}: say what it does with pipe.register({missing[0]!r}, fn)"
-                )
-            self._prepared[signature] = prepare(
-                self._settings, self._modules, calls[0], self._messages, self._operations
-            )
+            with self._peers.unhurried():
+                self._tied.check()
+                self._prepared[signature] = prepare(settings, self._modules, calls[0], self._messages, self._operations)
         return self._prepared[signature]
 
-    def _signature(self, call: Call) -> str:
-        held = self._modules
-        last = self.schedule.placement.stages - 1
-        parts = [signature_text(call.args) if 0 in held else "", signature_text(dict(call.kwargs))]
-        parts += [signature_text(call.target) if last in held else ""]
-        parts += [f"{index}{module.training}" for index, module in held.items()]
-        return " ".join(parts)
+    def _signature(self, calls: list[Call], *, evaluates: bool) -> str:
+        texts = [
+            f"{signature_text(call.args)} {signature_text(call.kwargs)} {signature_text(call.target)}" for call in calls
+        ]
+        for microbatch, text in enumerate(texts):
+            if text != texts[0]:
+                raise PipelineError(
+                    f"microbatch {microbatch} has other shapes, dtypes or constants than microbatch 0, {text} and not "
+                    f"{texts[0]}: pad it, and pass what differs as a tensor"
+                )
+        modules = [f"{index} {module_text(module)}" for index, module in self._modules.items()]
+        return " ".join([str(evaluates), texts[0], *modules])
+
+
+def _in_order(by_microbatch: Mapping[int, T]) -> list[T]:
+    return [by_microbatch[microbatch] for microbatch in sorted(by_microbatch)]
 
 
 def _place(group: dist.ProcessGroup | None) -> tuple[int, int, dist.ProcessGroup | None]:
@@ -204,23 +332,3 @@ def _place(group: dist.ProcessGroup | None) -> tuple[int, int, dist.ProcessGroup
     found = group if group is not None else dist.group.WORLD
     size = dist.get_world_size(found)
     return dist.get_rank(found), size, found if size > 1 else None
-
-
-def _check(stages: Sequence[nn.Module | None], schedule: Schedule, rank: int, size: int) -> None:
-    placement = schedule.placement
-    if not placement.is_chain:
-        raise PipelineError(f"{placement!r} is not a chain of stages from 0 on: the pipeline runs chains")
-    if size != placement.ranks:
-        raise PipelineError(f"the schedule is for {placement.ranks} ranks and the group has {size}")
-    if len(stages) != placement.stages:
-        raise PipelineError(
-            f"there are {len(stages)} stages and the schedule has {placement.stages}: give one module per stage, None "
-            "where another rank holds it"
-        )
-    for index, module in enumerate(stages):
-        held = placement.rank_of[index] == rank
-        if held != isinstance(module, nn.Module):
-            raise PipelineError(
-                f"stage {index} belongs on rank {placement.rank_of[index]}, and this is rank {rank}: give "
-                f"{'a module' if held else 'None'}, got {type(module).__name__}"
-            )

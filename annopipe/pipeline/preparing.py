@@ -6,23 +6,31 @@ ranks tell all others, so that a stage that cannot be traced is an error on ever
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from annopipe.errors import AnnopipeError, PipelineError
+from annopipe.errors import AnnopipeError
+from annopipe.graphs.ops import group_name, traits
+from annopipe.graphs.process_groups import find_group
+from annopipe.graphs.stage_graph import body
 from annopipe.graphs.stage_graphs import StageGraphs
 from annopipe.graphs.tracing import trace
 from annopipe.ordering.combining import StageNodeCosts
 from annopipe.ordering.registry import Policy
 from annopipe.pipeline.boundary import Boundary, Link
-from annopipe.pipeline.combined import Combined, Parts, parts_of
+from annopipe.pipeline.combined import Combined, Parts, combinations, parts_of
+from annopipe.pipeline.evaluation import forward_only, without_gradients
 from annopipe.pipeline.interpreter import Interpreter, Operation
+from annopipe.pipeline.liveness import gradient_needs, only_live, returning_gradients
 from annopipe.pipeline.messages import Messages
+from annopipe.pipeline.peers import AgreedError, Peers
 from annopipe.pipeline.stage import LocalStage
+from annopipe.scheduling.actions import BACKWARDS
 from annopipe.scheduling.schedule import Schedule
 
 __all__ = ["Call", "Settings", "prepare", "talk"]
@@ -41,26 +49,38 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What stays the same for all calls of a pipeline."""
+    """What stays the same for all calls of a pipeline.
+
+    evaluates: whether these are for calls that only want the outputs of the last stage.
+    """
 
     schedule: Schedule
     rank: int
-    group: dist.ProcessGroup | None
+    peers: Peers
     plan_group: dist.ProcessGroup | None
     loss_fn: Loss | None
     policy: str | Policy
     costs: StageNodeCosts | None
+    fixed_sums: bool = False
+    evaluates: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class _News:
     """What a rank tells the others after a stage was traced.
 
-    returning: of what the stage before hands on, the positions whose gradients this stage gives back.
+    boundary: what it hands on; None on the last stage.
+    needs: for each tensor that the stage before hands on, what its gradient depends on; None where it has none.
+    accepts: the keyword arguments, of those that this rank was called with, that the stage takes.
+    given: the keyword arguments that this rank was called with.
+    has_loss: whether it has a loss of its own, or an auxiliary one.
     """
 
     boundary: Boundary | None = None
-    returning: tuple[int, ...] = ()
+    needs: tuple[frozenset[str] | None, ...] = ()
+    accepts: frozenset[str] = frozenset()
+    given: frozenset[str] = frozenset()
+    has_loss: bool = False
     error: str = ""
 
 
@@ -76,46 +96,86 @@ def prepare(
     Raises PipelineError on every rank when a stage cannot be traced or planned on one.
     """
     placement = settings.schedule.placement
-    last = placement.stages - 1
-    stages: dict[int, LocalStage] = {}
-    links: dict[int, Link] = {}
-    before: Boundary | None = None
+    traced: dict[int, StageGraphs] = {}
+    heard: list[_News] = []
     for index in range(placement.stages):
         news, failure = _News(), None
+        before = heard[-1].boundary if heard else None
         if index in modules:
-            device = _device(modules[index])
             try:
-                graphs = _traced(settings, modules[index], call, before, device, is_last=index == last)
-                stages[index] = LocalStage(index, modules[index], graphs)
-                news = _news(stages[index], before, index, is_last=index == last)
+                traced[index] = _traced(settings, modules[index], call, before, index)
+                news = _news(settings, traced[index], before, call, index)
             except AnnopipeError as error:
-                failure, news = error, _News(error=f"{type(error).__name__}: {error}")
-        heard = talk(news, placement.rank_of[index], settings)
-        if heard.error:
-            raise PipelineError(f"stage {index} on rank {placement.rank_of[index]}: {heard.error}") from failure
-        if before is not None:
-            links[index - 1] = Link(before, heard.returning, _any_device(modules))
-        before = heard.boundary
-    combined = _combined(settings, stages)
+                failure, news = error, _News(error=_told(error, settings, call, index))
+        heard.append(talk(news, placement.rank_of[index], settings))
+        if heard[-1].error:
+            raise AgreedError(f"stage {index} on rank {placement.rank_of[index]}: {heard[-1].error}") from failure
+    _check_heard(settings, heard)
+    links = _links(heard, _any_device(modules))
+    arriving = {index: frozenset(link.returning_ports) for index, link in links.items()}
+    stages = {
+        index: LocalStage(
+            index,
+            modules[index],
+            only_live(graphs, arriving.get(index, frozenset())),
+            inside=len(heard[index].needs),
+            keeps_outputs=settings.evaluates and index == placement.stages - 1,
+            fixed_sums=settings.fixed_sums,
+        )
+        for index, graphs in traced.items()
+    }
     actions = settings.schedule.ranks[settings.rank]
+    plan = partial(combinations, actions, stages, settings.policy, settings.costs, settings.plan_group)
+    combined = settings.peers.together(plan, "planning combined graphs")
+    settings.peers.include(groups_of(stages.values(), combined.values()))
     return stages, Interpreter(actions, placement, stages, links, combined, messages, operations), combined
+
+
+def _told(error: AnnopipeError, settings: Settings, call: Call, index: int) -> str:
+    """What the others hear of an error while a stage is traced."""
+    is_last = index == settings.schedule.placement.stages - 1
+    hint = "; step was called without target on this rank, that of the loss"
+    said = f"{type(error).__name__}: {error}"
+    return said + hint if is_last and settings.loss_fn is not None and call.target is None else said
+
+
+def _check_heard(settings: Settings, heard: Sequence[_News]) -> None:
+    given = frozenset[str]().union(*(news.given for news in heard))
+    if unknown := sorted(given.difference(*(news.accepts for news in heard))):
+        raise AgreedError(
+            f"no stage has a parameter named {', '.join(unknown)}: keyword arguments go to the stages that name them"
+        )
+    kinds = {kind for rank in settings.schedule.ranks for action in rank for kind, _ in parts_of(action)}
+    kinds |= {action.kind for rank in settings.schedule.ranks for action in rank}
+    if kinds.intersection(BACKWARDS) and not any(news.has_loss for news in heard):
+        raise AgreedError(
+            "the schedule has backwards and there is no loss: give Pipeline a loss_fn, call ap.auxiliary_loss in a "
+            'stage, or take the schedule "forward-only"'
+        )
+
+
+def _links(heard: Sequence[_News], device: torch.device) -> dict[int, Link]:
+    """What crosses behind each stage but the last, with the gradients that a loss depends on."""
+    boundaries = [news.boundary for news in heard]
+    ports = [[leaf.port for leaf in boundary.tensors] if boundary else [] for boundary in boundaries]
+    returning = returning_gradients([news.needs for news in heard], ports)
+    pairs = zip(boundaries, returning[1:], strict=False)
+    return {index: Link(b, back, device) for index, (b, back) in enumerate(pairs) if b is not None}
 
 
 def talk(news: Any, source: int, settings: Settings) -> Any:
     """What one rank says, on all of them."""
-    if settings.group is None:
-        return news
-    box = [news]
-    dist.broadcast_object_list(box, group=settings.group, group_src=source)
-    return box[0]
+    return settings.peers.broadcast(news, source, "trace its next stage")
 
 
-def _traced(
-    settings: Settings, module: nn.Module, call: Call, before: Boundary | None, device: torch.device, *, is_last: bool
-) -> StageGraphs:
-    args = call.args if before is None else before.call_with([leaf.example(device) for leaf in before.tensors])
-    loss_fn = settings.loss_fn if is_last else None
-    return trace(module, args, accepted(module, call.kwargs), loss_fn, call.target if loss_fn is not None else None)
+def _traced(settings: Settings, module: nn.Module, call: Call, before: Boundary | None, index: int) -> StageGraphs:
+    args = call.args if before is None else before.call_with([leaf.example(_device(module)) for leaf in before.tensors])
+    kwargs = accepted(module, call.kwargs)
+    if settings.evaluates:
+        with without_gradients(module):
+            return forward_only(trace(module, args, kwargs))
+    loss_fn = settings.loss_fn if index == settings.schedule.placement.stages - 1 else None
+    return trace(module, args, kwargs, loss_fn, call.target if loss_fn is not None else None)
 
 
 def accepted(module: nn.Module, kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,25 +188,25 @@ def accepted(module: nn.Module, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in kwargs.items() if name in parameters}
 
 
-def _news(stage: LocalStage, before: Boundary | None, index: int, *, is_last: bool) -> _News:
-    crossing = range(len(before.tensors)) if before is not None else range(0)
-    returning = tuple(at for at in crossing if stage.input_gradients[at] is not None)
-    return _News(None if is_last else Boundary.of(stage.graphs, index), returning)
+def _news(settings: Settings, graphs: StageGraphs, before: Boundary | None, call: Call, index: int) -> _News:
+    needs = gradient_needs(graphs.backward)
+    ports = {p.source: p.name for p in graphs.backward.outputs if p.role == "input_grad"} if graphs.backward else {}
+    handed = graphs.arguments.paths[: len(before.tensors)] if before is not None else ()
+    return _News(
+        None if index == settings.schedule.placement.stages - 1 else Boundary.of(graphs, index),
+        tuple(needs[ports[path]] if path in ports else None for path in handed),
+        frozenset(graphs.arguments.signature.parameters) & call.kwargs.keys(),
+        frozenset(call.kwargs),
+        bool(graphs.layout.losses),
+    )
 
 
-def _combined(settings: Settings, stages: Mapping[int, LocalStage]) -> dict[Parts, Combined]:
-    """One combined graph for every distinct combination, in the order in which the schedule has them first."""
-    wanted = dict.fromkeys(parts_of(action) for action in settings.schedule.ranks[settings.rank] if action.parts)
-    return {
-        parts: Combined(
-            parts,
-            [stages[stage].graph(kind) for kind, stage in parts],
-            settings.policy,
-            settings.costs,
-            settings.plan_group,
-        )
-        for parts in wanted
-    }
+def groups_of(stages: Iterable[LocalStage], combined: Iterable[Combined]) -> list[dist.ProcessGroup]:
+    """The process groups of the collectives in the graphs."""
+    graphs = [graph for stage in stages for graph in (stage.graphs.forward, stage.graphs.backward) if graph is not None]
+    graphs += [found.plan.graph for found in combined]
+    names = {group_name(node) for graph in graphs for node in body(graph.graph) if traits(node).launch}
+    return [group for name in sorted(names) if (group := find_group(name)) is not None]
 
 
 def _device(module: nn.Module) -> torch.device:

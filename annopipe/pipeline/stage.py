@@ -24,10 +24,26 @@ class LocalStage:
         module, graphs: what it is and what it was traced into.
         inputs: input port of each tensor that the stage before hands over, or of each argument's tensor.
         input_gradients: for each of these, the port of its gradient; None where there is none.
-        losses: by microbatch, on the last stage.
+        losses: by name and microbatch: of ``loss_fn`` on the last stage, and auxiliary ones.
+        outputs: what forward returned, by microbatch, where it is kept.
+        outside_gradients: by microbatch and input port, for inputs that the step was called with.
+
+    Args:
+        inside: how many of the inputs the stage before hands over.
+        keeps_outputs: whether what forward returned is kept.
+        fixed_sums: whether gradients are added up in the order of microbatches, whatever order they come in.
     """
 
-    def __init__(self, index: int, module: nn.Module, graphs: StageGraphs) -> None:
+    def __init__(
+        self,
+        index: int,
+        module: nn.Module,
+        graphs: StageGraphs,
+        *,
+        inside: int = 0,
+        keeps_outputs: bool = False,
+        fixed_sums: bool = False,
+    ) -> None:
         self.index, self.module, self.graphs = index, module, graphs
         self.inputs = [f"input.{path}" for path in graphs.arguments.paths]
         gradients = (
@@ -36,7 +52,17 @@ class LocalStage:
             else {}
         )
         self.input_gradients = [gradients.get(path) for path in graphs.arguments.paths]
-        self.losses: dict[int, torch.Tensor] = {}
+        self.losses: dict[str, dict[int, torch.Tensor]] = {name: {} for name in graphs.layout.losses}
+        self.outputs: dict[int, Any] = {}
+        self.outside_gradients: dict[tuple[int, str], torch.Tensor] = {}
+        self._outside = [
+            (gradient, path)
+            for gradient, path in zip(self.input_gradients[inside:], self.inputs[inside:], strict=True)
+            if gradient is not None
+        ]
+        self._keeps_outputs, self._fixed_sums = keeps_outputs, fixed_sums
+        self._early: dict[str, dict[int, torch.Tensor]] = {}
+        self._added: dict[str, int] = {}
         self._kept: dict[int, Values] = {}
         self._bound: Values = {}
         self._parameters: dict[str, nn.Parameter] = {}
@@ -66,8 +92,21 @@ class LocalStage:
         """
         self._bound = self.graphs.bind(self.module)
         self._parameters = dict(self.module.named_parameters(remove_duplicate=False))
+        self._clear()
+
+    def end_step(self) -> None:
+        """Forget what the step has left here, but for the module's own tensors."""
+        self._bound = {}
+        self._clear()
+
+    def _clear(self) -> None:
+        for losses in self.losses.values():
+            losses.clear()
         self._kept.clear()
-        self.losses.clear()
+        self._early.clear()
+        self._added.clear()
+        self.outputs.clear()
+        self.outside_gradients.clear()
 
     def graph(self, kind: str) -> StageGraph | None:
         """The graph of F, B, I or W."""
@@ -97,19 +136,20 @@ class LocalStage:
         """Take the inputs of a microbatch."""
         self._kept[microbatch] = {**self._bound, **inputs}
 
-    def start_backward(self, microbatch: int, gradients: Mapping[str, torch.Tensor], loss_scale: float) -> None:
-        """Take the gradients of a microbatch's outputs; an output whose gradient nobody has gets zeros."""
+    def start_backward(
+        self,
+        microbatch: int,
+        gradients: Mapping[str, torch.Tensor],
+        scales: Mapping[str, float | torch.Tensor],
+    ) -> None:
+        """Take the gradients of a microbatch's outputs and losses; an output whose gradient nobody has gets zeros."""
         values = self._kept[microbatch]
         for port in self._tangents:
-            if port.source == "loss":
-                values[port.name] = torch.full((), loss_scale, dtype=port.dtype, device=port.device)
-            else:
-                found = gradients.get(port.source)
-                values[port.name] = (
-                    torch.zeros([int(e) for e in port.shape], dtype=port.dtype, device=port.device)
-                    if found is None
-                    else found
-                )
+            found = gradients.get(port.source)
+            if found is None:
+                zeros = torch.zeros([int(e) for e in port.shape], dtype=port.dtype, device=port.device)
+                found = zeros.add_(scales[port.source]) if port.source in scales else zeros
+            values[port.name] = found
 
     def values(self, microbatch: int) -> Values:
         """What is there for a microbatch, by port name."""
@@ -120,7 +160,10 @@ class LocalStage:
         if kind == "F":
             self._finish_forward(microbatch, result)
             return
-        self._accumulate(result)
+        self._accumulate(microbatch, result)
+        for gradient, path in self._outside:
+            if gradient in result:
+                self.outside_gradients[microbatch, path] = result[gradient]
         values = self._kept[microbatch]
         if kind == "I":
             for name in [name for name in values if name not in self._for_weight]:
@@ -133,24 +176,39 @@ class LocalStage:
         values = self._kept[microbatch]
         if self._updates_buffers:
             self.graphs.write_buffers(self.module, result)
-        if "loss" in result:
-            self.losses[microbatch] = result["loss"]
+        for name, found in self.losses.items():
+            found[microbatch] = result[name]
+        if self._keeps_outputs:
+            self.outputs[microbatch] = self.graphs.result(result)
         takes = self._for_backward
+        if not self.has_backward:
+            del self._kept[microbatch]
+            return
         self._kept[microbatch] = {
             name: value for source in (values, result) for name, value in source.items() if name in takes
         }
 
-    def _accumulate(self, result: Values) -> None:
+    def _accumulate(self, microbatch: int, result: Values) -> None:
         for name, source in self._gradients:
             gradient = result.get(name)
             if gradient is None:
                 continue
-            parameter = self._parameters[source]
-            if parameter.grad is None:
-                # A copy: the graph may have handed the same memory to the weight half, which still needs it.
-                parameter.grad = gradient.detach().clone()
-            else:
-                parameter.grad.add_(gradient)
+            if not self._fixed_sums:
+                self._add(source, gradient)
+                continue
+            early = self._early.setdefault(name, {})
+            early[microbatch] = gradient
+            while (following := self._added.get(name, 0)) in early:
+                self._add(source, early.pop(following))
+                self._added[name] = following + 1
+
+    def _add(self, source: str, gradient: torch.Tensor) -> None:
+        parameter = self._parameters[source]
+        if parameter.grad is None:
+            # A copy: the graph may have handed the same memory to the weight half, which still needs it.
+            parameter.grad = gradient.detach().clone()
+        else:
+            parameter.grad.add_(gradient)
 
 
 def _taken_by(graph: StageGraph | None) -> frozenset[str]:

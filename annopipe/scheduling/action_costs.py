@@ -197,6 +197,11 @@ def _checked(value: object, name: str) -> float:
 
 
 def _check(costs: ActionCosts) -> None:
+    for name in ("exposed", "operations"):
+        if not isinstance(getattr(costs, name), Mapping):
+            raise CostError(
+                f"{name} is {getattr(costs, name)!r}: give a mapping of kinds to times, such as {{'F': 0.1}}"
+            )
     unknown = sorted(set(costs.exposed) - {*COMPUTE, "FB"})
     if unknown:
         raise CostError(f"exposed names {unknown[0]!r}; it knows F, B, I, W and FB")

@@ -58,7 +58,9 @@ def read(
     grid = [list(_actions(cells, row, source)) for row, cells in enumerate(_rows(text, source))]
     if not grid:
         raise ScheduleError(f"{source} has no rows: write one row of actions per rank")
-    placement = placement or _placement_of(grid, source)
+    placement = _placement_of(grid, source) if placement is None else placement
+    if not isinstance(placement, Placement):
+        raise ScheduleError(f"placement is {placement!r}; make one with annopipe.placement, such as linear(ranks=2)")
     microbatches = _microbatches_of(grid, source) if microbatches is None else microbatches
     _refuse_misfits(grid, placement, whole_number(microbatches, "microbatches"), source)
     return Programs.of(placement, microbatches, [[action for _, action in row] for row in grid])

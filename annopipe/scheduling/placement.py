@@ -13,16 +13,18 @@
 Placement(v: rank 0: 0 7, rank 1: 1 6, rank 2: 2 5, rank 3: 3 4)
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from typing import TypeVar
 
 from annopipe.errors import ScheduleError
 
 __all__ = ["Placement", "bidirectional", "custom", "linear", "looped", "towers", "v", "wave", "whole_number"]
 
 Edge = tuple[int, int]
+Item = TypeVar("Item")
 
 
 # No slots: what is derived is kept (cached_property needs the instance's dictionary).
@@ -84,12 +86,12 @@ class Placement:
     @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
         """The stages whose outputs each stage takes."""
-        return tuple(tuple(a for a, b in self.edges if b == stage) for stage in range(self.stages))
+        return _grouped(self.stages, ((end, start) for start, end in self.edges))
 
     @cached_property
     def successors(self) -> tuple[tuple[int, ...], ...]:
         """The stages that take each stage's outputs."""
-        return tuple(tuple(b for a, b in self.edges if a == stage) for stage in range(self.stages))
+        return _grouped(self.stages, self.edges)
 
     @cached_property
     def depth_of(self) -> tuple[int, ...]:
@@ -181,7 +183,7 @@ def towers(*chains: Sequence[int], top: Sequence[int], batch_wide: bool = False)
     >>> two.edges
     ((0, 1), (1, 3), (2, 3))
     """
-    if not chains or not top or not all(chains):
+    if not chains or not all(isinstance(chain, Sequence) and chain for chain in (*chains, top)):
         raise ScheduleError("towers() needs at least one chain, a top, and a rank for at least one stage in each")
     rank_of: list[int] = []
     edges: list[Edge] = []
@@ -201,7 +203,7 @@ def custom(
     rank_of: Sequence[int],
     edges: Sequence[Edge] | None = None,
     *,
-    batch_wide: frozenset[int] = frozenset(),
+    batch_wide: Iterable[int] = (),
     name: str = "custom",
 ) -> Placement:
     """Any map from stages to ranks; `edges` None is a chain in the order of the stages.
@@ -209,13 +211,21 @@ def custom(
     >>> custom([0, 1, 1, 0]).stages_on
     ((0, 3), (1, 2))
     """
-    chain = pairwise(range(len(rank_of)))
-    found = tuple(chain if edges is None else edges)
-    return Placement(tuple(rank_of), found, tuple(range(len(rank_of))), (0,) * len(rank_of), batch_wide, name)
+    ranks = tuple(_several(rank_of, "rank_of"))
+    given = pairwise(range(len(ranks))) if edges is None else _several(edges, "edges")
+    found = tuple(tuple(edge) if isinstance(edge, list) else edge for edge in given)
+    stages = tuple(range(len(ranks)))
+    return Placement(ranks, found, stages, (0,) * len(ranks), frozenset(_several(batch_wide, "batch_wide")), name)
 
 
 def _chain(rank_of: Sequence[int], name: str) -> Placement:
     return custom(rank_of, name=name)
+
+
+def _several(given: Iterable[Item], name: str) -> Iterable[Item]:
+    if not isinstance(given, Iterable):
+        raise ScheduleError(f"{name}={given!r}: give one entry or more in a list")
+    return given
 
 
 def whole_number(value: int, name: str) -> int:
@@ -226,6 +236,14 @@ def whole_number(value: int, name: str) -> int:
     if type(value) is not int or value < 1:
         raise ScheduleError(f"{name}={value!r}: give a whole number, 1 or more")
     return value
+
+
+def _grouped(stages: int, pairs: Iterable[Edge]) -> tuple[tuple[int, ...], ...]:
+    """For each stage the second entries of the pairs that begin with it, in their order."""
+    found: list[list[int]] = [[] for _ in range(stages)]
+    for stage, other in pairs:
+        found[stage].append(other)
+    return tuple(map(tuple, found))
 
 
 def _topological(stages: int, edges: Sequence[Edge]) -> list[int]:
@@ -245,20 +263,26 @@ def _topological(stages: int, edges: Sequence[Edge]) -> list[int]:
 
 
 def _check(placement: Placement) -> None:
-    stages, held = len(placement.rank_of), sorted(set(placement.rank_of))
+    stages = len(placement.rank_of)
     if not stages or any(type(rank) is not int or rank < 0 for rank in placement.rank_of):
         raise ScheduleError("a placement needs at least one stage, and ranks are whole numbers from 0")
+    held = sorted(set(placement.rank_of))
     empty = [rank for rank, found in enumerate(held) if rank != found]
     if empty:
         raise ScheduleError(f"rank {empty[0]} holds no stage; number the ranks from 0 without gaps")
     for edge in placement.edges:
-        if len(edge) != 2 or edge[0] == edge[1] or not all(type(end) is int and 0 <= end < stages for end in edge):
+        if (
+            not isinstance(edge, tuple)
+            or len(edge) != 2
+            or edge[0] == edge[1]
+            or not all(type(end) is int and 0 <= end < stages for end in edge)
+        ):
             raise ScheduleError(f"edge {edge} does not join two of the stages 0 to {stages - 1}")
     if len(set(placement.edges)) < len(placement.edges):
         raise ScheduleError("an edge is given twice; a stage's output goes to another stage once")
     if len(_topological(stages, placement.edges)) < stages:
         raise ScheduleError("the edges form a cycle; a stage cannot come after itself")
-    if not placement.batch_wide <= set(range(stages)):
+    if not isinstance(placement.batch_wide, frozenset) or not placement.batch_wide <= set(range(stages)):
         raise ScheduleError(f"batch_wide names a stage that is not there; stages are 0 to {stages - 1}")
     _check_copies(placement, stages)
 

@@ -36,6 +36,12 @@ class Programs:
         >>> Programs.of(placement.linear(2), 1, [["0F0", "0B0"], ["1F0", "1B0"]]).ranks
         ((0, 2), (1, 3))
         """
+        if not isinstance(placement, Placement):
+            raise ScheduleError(
+                f"placement is {placement!r}; make one with annopipe.placement, such as linear(ranks=2)"
+            )
+        if not isinstance(ranks, Sequence) or isinstance(ranks, str):
+            raise ScheduleError(f"{ranks!r} is no list with the actions of each rank, such as [['0F0', '0B0']]")
         if len(ranks) != placement.ranks:
             raise ScheduleError(f"there are actions for {len(ranks)} ranks, and the placement has {placement.ranks}")
         numberer = Numberer(placement.stages, whole_number(microbatches, "microbatches"))
@@ -102,6 +108,8 @@ class Programs:
 
 def _number(numberer: Numberer, rank: int, actions: Iterable[Action | str]) -> tuple[int, ...]:
     program: list[int] = []
+    if not isinstance(actions, Iterable):
+        raise ScheduleError(f"rank {rank}: {actions!r} is no list of actions, such as ['0F0', '0B0']")
     try:
         for given in actions:
             program.append(numberer.number(_action(given)))

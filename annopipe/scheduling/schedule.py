@@ -154,4 +154,4 @@ class Schedule:
 
         Raises ScheduleError when the schedule cannot finish, CostError when the costs are of other stages.
         """
-        return simulating.simulate(self.programs, costs or ActionCosts(), self.operations, self.name)
+        return simulating.simulate(self.programs, ActionCosts() if costs is None else costs, self.operations, self.name)

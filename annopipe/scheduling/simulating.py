@@ -6,9 +6,11 @@ different ranks, so that a stage with two successors elsewhere sends two. An ope
 beside the computation, from when its rank comes to it; what it precedes waits for it.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from annopipe.errors import CostError
 from annopipe.scheduling.action_costs import ActionCosts
 from annopipe.scheduling.encoding import Tables
 from annopipe.scheduling.numbering import Numbering
@@ -34,7 +36,10 @@ def simulate(
     >>> simulate(programs, table(F=1.0, B=2.0, latency=0.25)).makespan
     6.5
     """
-    return ScheduleTimeline.of(rank_programs(programs, costs, operations, name))
+    timeline = ScheduleTimeline.of(rank_programs(programs, costs, operations, name))
+    if timeline.makespan == math.inf:
+        raise CostError("the times add up to more than a number can hold; give smaller ones, in a larger unit")
+    return timeline
 
 
 def rank_programs(
@@ -44,6 +49,8 @@ def rank_programs(
 
     Raises CostError when the costs are of other stages.
     """
+    if not isinstance(costs, ActionCosts):
+        raise CostError(f"costs is {costs!r}; make them with annopipe.costs.table")
     costs.refuse_other_stages(programs.numbering)
     tables = Tables(programs, costs, operations)
     placement, numbering = programs.placement, programs.numbering

@@ -205,3 +205,9 @@ def test_a_user_operation_may_be_called_like_an_argument() -> None:
 def test_costs_are_printed_as_a_call_with_what_is_not_usual():
     assert repr(table()) == "ActionCosts()"
     assert repr(table(F=2.0, send=[0.5, 0.0])) == "ActionCosts(F=2.0, send=[0.5, 0.0])"
+
+
+@pytest.mark.parametrize("name", ["exposed", "operations"])
+def test_what_is_no_mapping_is_refused(name):
+    with pytest.raises(CostError, match=f"{name} is 5: give a mapping of kinds to times"):
+        table(**{name: 5})

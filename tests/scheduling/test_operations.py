@@ -12,6 +12,7 @@ from annopipe.scheduling.action_costs import table
 from annopipe.scheduling.operations import Operation, insert_operations
 from annopipe.scheduling.programs import Programs
 from annopipe.scheduling.spec import ScheduleSpec
+from tests.scheduling.generation.specs import calm
 
 CHAIN = placement.linear(1)
 OPTIMIZER = Operation("OPTIMIZER", after="W", per="stage")
@@ -252,7 +253,7 @@ def test_a_memory_limit_leaves_room_for_what_operations_bring_back():
 SIZES = st.sampled_from([-0.5, -0.25, 0.0, 0.25, 0.5])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(calm, max_examples=60)
 @given(st.lists(SIZES, min_size=1, max_size=3), st.booleans(), st.sampled_from(["v", "linear", "bidirectional"]))
 def test_all_memory_comes_back_whatever_operations_change(sizes, split, name):
     operations = tuple(

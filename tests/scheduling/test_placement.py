@@ -151,3 +151,28 @@ def _placement(**changed):
 def test_what_is_no_placement_is_refused(make, message) -> None:
     with pytest.raises(ScheduleError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: placement.custom(3), "rank_of=3: give one entry or more"),
+        (lambda: placement.custom([[0], [1]]), "ranks are whole numbers from 0"),
+        (lambda: placement.custom([0, 1], [5]), "edge 5 does not join two of the stages 0 to 1"),
+        (lambda: placement.towers(1, 2, top=3), "at least one chain, a top, and a rank"),
+    ],
+)
+def test_what_is_not_even_a_list_is_refused_by_name(make, message):
+    with pytest.raises(ScheduleError, match=message):
+        make()
+
+
+def test_lists_and_iterators_do_for_tuples():
+    made = placement.custom(iter([0, 1]), [[0, 1]], batch_wide=[1])
+    assert made == placement.custom([0, 1], batch_wide=frozenset({1}))
+    assert hash(made) == hash(placement.custom((0, 1), batch_wide=(1,)))
+
+
+def test_neighbours_of_thousands_of_stages_are_found_at_once():
+    made = placement.looped(64, 256)
+    assert (made.predecessors[0], made.predecessors[1], made.successors[-1]) == ((), (0,), ())

@@ -4,9 +4,12 @@ from hypothesis import strategies as st
 
 import annopipe as ap
 from annopipe.errors import CostError, ScheduleError
+from annopipe.scheduling import placement
+from annopipe.scheduling.action_costs import table
 from annopipe.scheduling.actions import Action
 from annopipe.scheduling.operations import Operation, insert_operations
 from annopipe.scheduling.programs import Programs
+from annopipe.scheduling.simulating import simulate
 from tests.scheduling.longest_paths import LongestPaths, keys
 from tests.scheduling.random_schedules import costs_for, schedules, with_messages
 
@@ -225,3 +228,11 @@ def test_an_offload_runs_beside_and_what_it_brings_back_is_waited_for():
 def test_an_operation_once_per_stage_holds_up_the_first_forward():
     schedule = with_operations(Operation("FETCH", before="F", per="stage", time=3.0, resource="copy"))
     assert [(s.text, s.start) for s in ap.simulate(schedule).spans[0]][:2] == [("0F0", 3.0), ("0F1", 4.0)]
+
+
+def test_costs_that_are_none_and_times_that_no_number_holds_are_refused():
+    programs = Programs.of(placement.linear(1), 1, [["0F0", "0B0"]])
+    with pytest.raises(CostError, match="costs is 5; make them with annopipe"):
+        simulate(programs, 5)
+    with pytest.raises(CostError, match="add up to more than a number can hold"):
+        simulate(programs, table(F=1e308, B=1e308))

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 import annopipe as ap
 from annopipe.errors import ScheduleError
@@ -12,7 +12,7 @@ from annopipe.scheduling import placement
 from annopipe.scheduling.action_costs import table
 from annopipe.scheduling.operations import Operation
 from annopipe.scheduling.spec import ScheduleSpec
-from tests.scheduling.generation.specs import specs
+from tests.scheduling.generation.specs import calm, specs
 
 BASE = ScheduleSpec(placement.v(2), 4)
 CHANGES = {
@@ -78,7 +78,7 @@ def test_what_is_varied_is_looked_at_again():
         BASE.varied(in_flight=(1, 2, 3))
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(calm, max_examples=30)
 @given(specs())
 def test_varied_and_back_is_the_same(spec):
     assert spec.varied(microbatches=spec.microbatches + 1).varied(microbatches=spec.microbatches) == spec

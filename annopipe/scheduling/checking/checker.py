@@ -1,8 +1,9 @@
 """Check a schedule, rule by rule; the first that is broken raises an error with rank, step, action, and what to do."""
 
 from collections.abc import Sequence
+from numbers import Real
 
-from annopipe.errors import ScheduleError
+from annopipe.errors import CostError, ScheduleError
 from annopipe.scheduling.action_costs import ActionCosts
 from annopipe.scheduling.checking.combinations import parts_are_independent
 from annopipe.scheduling.checking.deadlock import no_deadlock
@@ -15,6 +16,7 @@ from annopipe.scheduling.checking.operations_in_place import operations_in_place
 from annopipe.scheduling.checking.own_order import forward_before_backward, whole_batch_first
 from annopipe.scheduling.checking.ownership import own_microbatches_only, own_stages_only
 from annopipe.scheduling.checking.parameters import gradients_reduced_last, unsharded_when_used
+from annopipe.scheduling.checking.rendezvous import messages_meet
 from annopipe.scheduling.operations import Operation
 from annopipe.scheduling.programs import Programs
 
@@ -54,8 +56,9 @@ def check(
         programs: what every rank does.
         memory: how much of activations a rank may keep, in the unit of `costs.activation`; None is any amount.
         costs: what each stage's activation takes; without it one microbatch on one stage takes 1.
-        rendezvous: also ask that both ranks of each pair have their messages in one order, which a transport needs in
-            which a send waits for its receive. Lowering makes such schedules.
+        rendezvous: also ask that both ranks of each pair have their messages in one order, and that no ranks wait for
+            each other in a ring, which a transport needs in which a send waits for its receive. Lowering makes such
+            schedules.
         operations: those that are declared have to be there, in their places; others may be anywhere.
 
     >>> from annopipe.scheduling import placement
@@ -70,15 +73,19 @@ what its forward left
     -> rank 0   0B0      0F0
                 ^        ^
     """
-    if memory is not None and memory < 0:
-        raise ScheduleError(f"memory={memory}: give the activations that a rank may keep, 0 or more")
+    # A comparison with NaN is never true.
+    if memory is not None and (isinstance(memory, bool) or not isinstance(memory, Real) or not memory >= 0):
+        raise ScheduleError(f"memory={memory!r}: give the activations that a rank may keep, 0 or more")
+    used = ActionCosts() if costs is None else costs
+    if not isinstance(used, ActionCosts):
+        raise CostError(f"costs is {costs!r}; make them with annopipe.costs.table")
     facts = Facts.of(programs)
     for rule in RULES:
         rule(facts)
     operations_in_place(facts, operations)
     if rendezvous:
         pairs_agree(facts)
+        messages_meet(facts)
     if memory is not None:
-        used = costs or ActionCosts()
         used.refuse_other_stages(programs.numbering)
         fits_in_memory(facts, memory, used, operations)

@@ -36,17 +36,19 @@ def fits_in_memory(facts: Facts, memory: float, costs: ActionCosts, operations: 
         *(-size * costs.kept_for_weight for size in left),
     ]
     shares = {operation.name: operation.memory for operation in operations if operation.memory}
+    forward_only = not facts.has_backward
     computed, limit = len(change) * m, memory * (1.0 + _ROUNDING)
     for rank, program in enumerate(programs.ranks):
         kept = 0.0
         for step, number in enumerate(program):
             if number < computed:
                 kept += change[number // m]
-                released = 0.0
+                released = -change[number // m] if forward_only else 0.0
             elif facts.parts.get(number):
                 changes = [change[part // m] for part in facts.parts[number]]
-                kept += sum(size for size in changes if size > 0.0)
-                released = sum(size for size in changes if size < 0.0)
+                taken = sum(size for size in changes if size > 0.0)
+                kept += taken
+                released = -taken if forward_only else sum(size for size in changes if size < 0.0)
             elif numbering.kind(number) in shares:
                 action = numbering.action(number)
                 kept += shares[action.kind] * sizes[action.stage]

@@ -67,6 +67,6 @@ def _compare(facts: Facts, here: int, shared: Sequence[Route]) -> None:
         *places[0][1],
         f"{second} comes behind {first}, and on rank {places[1][0][0]} {other_second} (step {places[1][1][1]}) in "
         f"front of {other_first} (step {places[1][0][1]})",
-        "two ranks have their messages in one order; take compute_only() of the schedule and lower it",
+        "two ranks have their messages in one order; lowered() puts the messages in anew",
         also=[places[1][1], places[1][0]],
     )

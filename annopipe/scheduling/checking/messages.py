@@ -42,7 +42,7 @@ def _missing(facts: Facts, kind: str, stage: int, index: int, route: Route) -> N
         facts.programs.placement.rank_of[stage],
         None,
         f"{text(facts.number(kind, stage, index))} is missing, {beside if done else 'while other messages are there'}",
-        "add it, or take compute_only() of the schedule and lower it",
+        "add it, or have lowered() put the messages in anew",
         also=[facts.place(partner)] if done else [],
     )
 

@@ -23,8 +23,8 @@ def operations_in_place(facts: Facts, operations: Sequence[Operation]) -> None:
         return
     names = {operation.name for operation in operations}
     places: _Places = {}
-    for rank, extras in enumerate(facts.extras):
-        for step, number in extras:
+    for rank, others in enumerate(facts.others):
+        for step, number in others:
             action = facts.programs.numbering.action(number)
             if action.kind in names:
                 places.setdefault(action, []).append((rank, step))

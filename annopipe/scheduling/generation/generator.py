@@ -9,6 +9,7 @@ import heapq
 from annopipe.errors import ScheduleError
 from annopipe.scheduling.actions import overlap
 from annopipe.scheduling.generation.explaining import Decision
+from annopipe.scheduling.generation.limits import Begun
 from annopipe.scheduling.generation.rank_state import RankState
 from annopipe.scheduling.generation.rules import Rules
 from annopipe.scheduling.generation.ticks import Tick
@@ -33,7 +34,8 @@ class Generator:
         self._running: list[Chosen] = [()] * placement.ranks
         self._events: list[tuple[Tick, int]] = []
         self._touched: set[int] = set()  # ranks for which something changed at this moment
-        self._ranks = [RankState(rules, rank) for rank in range(placement.ranks)]
+        begun = Begun(rules)
+        self._ranks = [RankState(rules, rank, begun) for rank in range(placement.ranks)]
         self._before_forward = [len(before) for before in placement.predecessors for _ in range(m)]
         # A backward waits for the forward of its own stage and the backwards behind it.
         self._before_backward = [len(after) + 1 for after in placement.successors for _ in range(m)]

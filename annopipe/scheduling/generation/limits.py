@@ -1,9 +1,8 @@
 """How much a rank may hold at once, and how much of that must stay free so that what is begun can be finished."""
 
 from annopipe.scheduling.generation.rules import Rules
-from annopipe.scheduling.placement import Placement
 
-__all__ = ["RankLimits"]
+__all__ = ["Begun", "RankLimits"]
 
 # Sums of activations are compared with a limit that may be the sum itself.
 _ROUNDING = 1e-9
@@ -12,15 +11,36 @@ _UNLIMITED = float("inf")
 Pair = tuple[int, int]  # stage and microbatch
 
 
+class Begun:
+    """The microbatches that have begun anywhere, the oldest first; all ranks share it.
+
+    A microbatch is (copy of the model, number).
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self.copy_of = rules.placement.copy_of
+        self.order: list[Pair] = []
+        self._known: set[Pair] = set()
+
+    def add(self, stage: int, number: int) -> None:
+        """Note that a forward starts."""
+        microbatch = self.copy_of[stage], number
+        if microbatch not in self._known:
+            self._known.add(microbatch)
+            self.order.append(microbatch)
+
+
 class RankLimits:
     """The limits of one rank of a generated schedule.
 
-    A microbatch that has begun on a rank needs room for the forwards of its further chunks there before any of its
-    backwards can run. So a forward may start only if afterwards the microbatches that have begun can all be finished,
-    one after the other: each gives its room to the next (the banker's rule).
+    A microbatch that has begun needs room for its forwards on every rank before any of its backwards can run. So a
+    forward may start only if afterwards the microbatches that have begun can be finished here in the order of their
+    age: each with the room that is left, and then giving back what it holds (the banker's rule). The order is the same
+    on all ranks, so that the oldest can always go on, and then the next. (Where all microbatches need equally much of
+    a rank. Two copies of the model that do not can hold each other up, and so can limits per stage and strict orders.)
     """
 
-    def __init__(self, rules: Rules, rank: int) -> None:
+    def __init__(self, rules: Rules, rank: int, begun: Begun | None = None) -> None:
         stages = rules.placement.stages_on[rank]
         count, memory = rules.in_flight[rank], rules.memory[rank]
         self._count_limit = _UNLIMITED if count is None else count
@@ -34,11 +54,10 @@ class RankLimits:
         self._count = 0
         self._held = 0.0
         self._of_stage = dict.fromkeys(stages, 0)
-        # With one chunk a microbatch that has begun needs no further room.
-        self._begun = _Begun(rules, stages) if len(stages) > 1 and of_rank and not self.unlimited else None
-        # Whether the limits treat all microbatches that wait for one stage alike: those of a chain have the same
-        # forwards behind them.
-        self.are_alike = self._begun is None or _are_chains(rules.placement)
+        keeps_room = len(stages) > 1 and of_rank and not self.unlimited
+        # With one stage a microbatch that has begun here needs no further room.
+        self._begun = begun if begun is not None else Begun(rules)
+        self._room = _Room(rules, stages, self._begun) if keeps_room else None
 
     def allows(self, stage: int, microbatch: int, freed: Pair | None = None) -> bool:
         """Whether a forward may start; `freed` is the B or I that runs in the same combination.
@@ -54,7 +73,11 @@ class RankLimits:
         memory = self._memory_limit - self._held - self._activation[stage]
         if count < 0 or memory < 0.0:
             return False
-        return self._begun is None or self._begun.can_all_finish((stage, microbatch), freed, count, memory)
+        return self._room is None or self._room.is_enough((stage, microbatch), freed, count, memory)
+
+    def begun(self) -> list[Pair]:
+        """The microbatches, (copy, number), that may start a forward where those that have not begun may not."""
+        return self._room.unfinished() if self._room else []
 
     def reason(self, stage: int) -> str:
         """What the limits are, for a message about a forward of a stage that they refuse."""
@@ -72,121 +95,91 @@ class RankLimits:
         self._count += 1
         self._of_stage[stage] += 1
         self._held += self._activation[stage]
-        if self._begun:
-            self._begun.start_forward((stage, microbatch))
+        self._begun.add(stage, microbatch)
+        if self._room:
+            self._room.start_forward((stage, microbatch))
 
     def end_backward(self, stage: int, microbatch: int, *, full: bool) -> None:
         """Account for a B or an I that ended."""
         self._count -= 1
         self._of_stage[stage] -= 1
         self._held -= self._activation[stage] * (1.0 if full else self._freed_by_input)
-        if self._begun:
-            self._begun.end_backward((stage, microbatch))
+        if self._room:
+            self._room.end_backward((stage, microbatch))
 
     def end_weight(self, stage: int) -> None:
         """Account for a W that ended."""
         self._held -= self._activation[stage] * (1.0 - self._freed_by_input)
 
 
-# Of a microbatch: its copy of the model, the stages whose forward has started, and those whose backward has ended, as
-# bits. Many microbatches are alike in this.
-_State = tuple[int, int, int]
+Amount = tuple[int, float]  # forwards, and the memory that they take
 
 
-class _Begun:
-    """The microbatches that have begun on a rank with several stages, what they hold, and what they still need there.
+class _Room:
+    """What the microbatches that have begun hold on a rank with several stages, and what they still need there.
 
     What W holds until it runs is counted as held by nobody: W runs whenever there is nothing better to do.
     """
 
-    def __init__(self, rules: Rules, stages: tuple[int, ...]) -> None:
-        self._activation, self._stages = rules.activation, stages
-        self._copy = rules.placement.copy_of
-        self._bit = {stage: 1 << position for position, stage in enumerate(stages)}
-        self._all = [0] * rules.placement.copies
+    def __init__(self, rules: Rules, stages: tuple[int, ...], begun: Begun) -> None:
+        self._activation, self._begun = rules.activation, begun
+        # By copy: all forwards of a microbatch on this rank.
+        self._all: list[Amount] = [(0, 0.0)] * rules.placement.copies
         for stage in stages:
-            self._all[self._copy[stage]] |= self._bit[stage]
-        self._amounts: dict[int, tuple[int, float]] = {}
-        # What has begun needs one forward less than all.
-        self._enough = max(self._amount(bits & ~bit) for bits in self._all for bit in self._bit.values() if bits & bit)
-        self._states: dict[Pair, _State] = {}
-        self._alike: dict[_State, int] = {}
+            copy = begun.copy_of[stage]
+            self._all[copy] = _add(self._all[copy], 1, rules.activation[stage])
+        # With this much room, any microbatch can be finished.
+        self._enough = max(self._all)[0], max(size for _, size in self._all)
+        self._lacks: dict[Pair, Amount] = {}
+        self._holds: dict[Pair, Amount] = {}
+        self._finished = 0  # so many of the oldest lack and hold nothing here any more
 
-    def can_all_finish(self, forward: Pair, freed: Pair | None, count: float, memory: float) -> bool:
+    def is_enough(self, forward: Pair, freed: Pair | None, count: float, memory: float) -> bool:
         """Whether there is room when the forward has started and `freed` has ended, as much as is given."""
-        if _fits(self._enough, count, memory):
-            return True
-        alike = self._alike.copy()
-        before = self._state(forward)
-        _move(alike, before, self._started(before, forward[0]))
-        if freed is not None:
-            before = self._state(freed)
-            _move(alike, before, self._ended(before, freed[0]))
-        left = [(self._needed(state), self._held(state), number) for state, number in alike.items()]
-        left.sort(reverse=True)
-        while left and not _fits(self._enough, count, memory):
-            # The one that needs the least comes first; where memory says otherwise, any that fits.
-            place = next((i for i in reversed(range(len(left))) if _fits(left[i][0], count, memory)), -1)
-            if place < 0:
+        order, copy_of = self._begun.order, self._begun.copy_of
+        started = copy_of[forward[0]], forward[1]
+        ended = (copy_of[freed[0]], freed[1]) if freed is not None else None
+        self._skip_finished()
+        for place in range(self._finished, len(order)):
+            if count >= self._enough[0] and memory >= self._enough[1]:
+                return True
+            microbatch = order[place]
+            lacks, holds = self._lack(microbatch), self._holds.get(microbatch, (0, 0.0))
+            if microbatch == started:
+                lacks = _add(lacks, -1, -self._activation[forward[0]])
+                holds = _add(holds, 1, self._activation[forward[0]])
+            if freed is not None and microbatch == ended:
+                holds = _add(holds, -1, -self._activation[freed[0]])
+            if lacks[0] > count or lacks[1] > memory + _ROUNDING:
                 return False
-            _, held, number = left.pop(place)
-            count += held[0] * number
-            memory += held[1] * number
+            count, memory = count + holds[0], memory + holds[1]
         return True
 
+    def unfinished(self) -> list[Pair]:
+        """The microbatches that have begun and are not finished here, the oldest first."""
+        self._skip_finished()
+        return self._begun.order[self._finished :]
+
     def start_forward(self, pair: Pair) -> None:
-        before = self._state(pair)
-        self._set(pair, before, self._started(before, pair[0]))
+        microbatch, size = (self._begun.copy_of[pair[0]], pair[1]), self._activation[pair[0]]
+        self._lacks[microbatch] = _add(self._lack(microbatch), -1, -size)
+        self._holds[microbatch] = _add(self._holds.get(microbatch, (0, 0.0)), 1, size)
 
     def end_backward(self, pair: Pair) -> None:
-        before = self._state(pair)
-        self._set(pair, before, self._ended(before, pair[0]))
+        microbatch = self._begun.copy_of[pair[0]], pair[1]
+        self._holds[microbatch] = _add(self._holds[microbatch], -1, -self._activation[pair[0]])
 
-    def _state(self, pair: Pair) -> _State:
-        copy = self._copy[pair[0]]
-        return self._states.get((copy, pair[1]), (copy, 0, 0))
+    def _lack(self, microbatch: Pair) -> Amount:
+        return self._lacks.get(microbatch, self._all[microbatch[0]])
 
-    def _set(self, pair: Pair, before: _State, after: _State) -> None:
-        _move(self._alike, before, after)
-        key = after[0], pair[1]
-        self._states[key] = after
-        if after[2] == self._all[after[0]]:
-            del self._states[key]
-            del self._alike[after]
-
-    def _started(self, state: _State, stage: int) -> _State:
-        return state[0], state[1] | self._bit[stage], state[2]
-
-    def _ended(self, state: _State, stage: int) -> _State:
-        return state[0], state[1], state[2] | self._bit[stage]
-
-    def _needed(self, state: _State) -> tuple[int, float]:
-        return self._amount(self._all[state[0]] & ~state[1])
-
-    def _held(self, state: _State) -> tuple[int, float]:
-        return self._amount(state[1] & ~state[2])
-
-    def _amount(self, bits: int) -> tuple[int, float]:
-        """How many forwards some stages are, and the memory that they take."""
-        if bits not in self._amounts:
-            found = [self._activation[stage] for stage in self._stages if bits & self._bit[stage]]
-            self._amounts[bits] = len(found), sum(found)
-        return self._amounts[bits]
+    def _skip_finished(self) -> None:
+        order = self._begun.order
+        while self._finished < len(order):
+            oldest = order[self._finished]
+            if self._lack(oldest)[0] or self._holds.get(oldest, (0, 0.0))[0]:
+                return
+            self._finished += 1
 
 
-def _are_chains(placement: Placement) -> bool:
-    """Whether every copy of the model is one chain of stages."""
-    near = (*placement.predecessors, *placement.successors)
-    return max(map(len, near)) <= 1 and len(placement.edges) == placement.stages - placement.copies
-
-
-def _move(alike: dict[_State, int], before: _State, after: _State) -> None:
-    if before[1]:
-        alike[before] -= 1
-        if not alike[before]:
-            del alike[before]
-    alike[after] = alike.get(after, 0) + 1
-
-
-def _fits(needed: tuple[int, float], count: float, memory: float) -> bool:
-    return needed[0] <= count and needed[1] <= memory
+def _add(amount: Amount, forwards: int, size: float) -> Amount:
+    return amount[0] + forwards, amount[1] + size

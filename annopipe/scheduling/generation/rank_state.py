@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from annopipe.scheduling.actions import COMPUTE
 from annopipe.scheduling.generation.explaining import Candidate
-from annopipe.scheduling.generation.limits import Pair, RankLimits
+from annopipe.scheduling.generation.limits import Begun, Pair, RankLimits
 from annopipe.scheduling.generation.rules import Rules
 from annopipe.scheduling.numbering import Numbering
 
@@ -23,11 +23,12 @@ class RankState:
     inputs were computed.
     """
 
-    def __init__(self, rules: Rules, rank: int) -> None:
+    def __init__(self, rules: Rules, rank: int, begun: Begun) -> None:
         placement, self._m = rules.placement, rules.microbatches
         self._block = placement.stages * self._m
         self._numbering = Numbering(placement.stages, self._m)
-        self.limits = RankLimits(rules, rank)
+        self.limits = RankLimits(rules, rank, begun)
+        self._copy_of = placement.copy_of
         self.weights: deque[int] = deque()
         self._orders = rules.forward_order[rank], rules.backward_order[rank]
         self._forward_turn, self._backward_turn = rules.forward_turn, rules.backward_turn
@@ -139,9 +140,16 @@ class RankState:
         return self._orders[0][best] if best >= 0 else -1
 
     def _first_allowed(self, heap: list[int], freed: Pair | None) -> int:
-        turns = heap[:1] if self.limits.are_alike else sorted(heap)
-        for turn in turns:
-            if self.limits.allows(*divmod(self._orders[0][turn], self._m), freed):
+        """The first turn that may run. Microbatches that have not begun are alike: all may run or none."""
+        first = self._orders[0][heap[0]]
+        stage = first // self._m
+        if self.limits.allows(stage, first % self._m, freed):
+            return heap[0]
+        copy = self._copy_of[stage]
+        begun = sorted(self._forward_turn[stage * self._m + k] for other, k in self.limits.begun() if other == copy)
+        waiting = set(heap)
+        for turn in begun:
+            if turn in waiting and self.limits.allows(stage, self._orders[0][turn] % self._m, freed):
                 return turn
         return -1
 

@@ -256,9 +256,43 @@ def test_a_combination_takes_before_it_gives_back():
         found.check(memory=1)
 
 
+def test_three_ranks_whose_messages_wait_for_each_other_in_a_ring_are_refused():
+    looped = placement.looped(3, 2)
+    lowered = schedule(looped, 2, ("0F0 0F1 3F0 3F1", "1F0 1F1 4F0 4F1", "2F0 2F1 5F0 5F1")).lowered()
+    lowered.check(rendezvous=True)
+    rows = (
+        "0F0 0SEND_F0 0F1 3RECV_F0 0SEND_F1 3F0 3SEND_F0 3RECV_F1 3F1 3SEND_F1",
+        "1RECV_F0 1F0 1SEND_F0 1RECV_F1 1F1 1SEND_F1 4RECV_F0 4F0 4SEND_F0 4RECV_F1 4F1 4SEND_F1",
+        "2RECV_F0 2F0 2RECV_F1 2SEND_F0 2F1 2SEND_F1 5RECV_F0 5F0 5RECV_F1 5F1",
+    )
+    found = schedule(looped, 2, rows)
+    found.check()
+    message = (
+        "rank 0, step 3: deadlock where a send waits for its receive, these wait for each other: rank 0, step 3: "
+        "3RECV_F0 waits for 2SEND_F0 on rank 2, step 3 behind 2RECV_F1; rank 2, step 2: 2RECV_F1 waits for 1SEND_F1 on "
+        "rank 1, step 5 behind 1RECV_F1; rank 1, step 3: 1RECV_F1 waits for 0SEND_F1 on rank 0, step 4 behind 3RECV_F0"
+    )
+    with pytest.raises(ScheduleError, match=re.escape(message)):
+        found.check(rendezvous=True)
+    found.lowered().check(rendezvous=True)
+
+
+def test_forwards_alone_keep_nothing_when_they_end():
+    schedule(CHAIN, 2, ("0F0 0F1", "1F0 1F1")).check(memory=1)
+    schedule(placement.linear(1), 3, ("0F0 (0F1;0F2)OVERLAP",)).check(memory=2)
+    with pytest.raises(ScheduleError, match=r"rank 0, step 1: \(0F1;0F2\)OVERLAP brings the activations kept to 2"):
+        schedule(placement.linear(1), 3, ("0F0 (0F1;0F2)OVERLAP",)).check(memory=1)
+
+
 def test_a_limit_below_nothing_and_costs_of_other_stages_are_refused():
     with pytest.raises(ScheduleError, match="memory=-1: give the activations that a rank may keep"):
         schedule(CHAIN, 2, GPIPE).check(memory=-1)
+    with pytest.raises(ScheduleError, match="memory=nan: give"):
+        schedule(CHAIN, 2, GPIPE).check(memory=float("nan"))
+    with pytest.raises(ScheduleError, match="memory='5': give"):
+        schedule(CHAIN, 2, GPIPE).check(memory="5")
+    with pytest.raises(CostError, match="costs is 5; make them"):
+        schedule(CHAIN, 2, GPIPE).check(memory=1, costs=5)
     with pytest.raises(CostError, match="activation has 1 entries"):
         schedule(CHAIN, 2, GPIPE).check(memory=1, costs=table(activation=[1.0]))
 

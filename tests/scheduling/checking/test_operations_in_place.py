@@ -11,7 +11,7 @@ from annopipe.scheduling.operations import Operation
 from annopipe.scheduling.programs import Programs
 from annopipe.scheduling.schedule import Schedule
 from annopipe.scheduling.spec import ScheduleSpec
-from tests.scheduling.generation.specs import OPERATIONS, any_placement
+from tests.scheduling.generation.specs import OPERATIONS, any_placement, calm
 
 OFFLOAD = Operation("OFFLOAD", after="F")
 RECOMPUTE = Operation("RECOMPUTE", before="B")
@@ -114,7 +114,7 @@ def test_memory_counts_what_operations_change():
     schedule("0F0 0MORE0 0B0 0F1 0MORE1 0B1", more).check(memory=6.0, costs=costs)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(calm, max_examples=80)
 @given(
     any_placement(),
     st.lists(st.sampled_from(OPERATIONS), unique_by=lambda operation: operation.name, min_size=1, max_size=4),

@@ -25,6 +25,7 @@ class Reference:
         self.started: list = [[] for _ in range(self.placement.ranks)]  # (time, actions)
         self.ended: dict = {}  # action -> when
         self.running: dict = {}  # rank -> (end, actions)
+        self.ages: list = []  # microbatches, (copy, number), in the order in which they began
         self.strict = [self.strict_order(rank) for rank in range(self.placement.ranks)]
 
     # What the formulas say.
@@ -156,19 +157,15 @@ class Reference:
         return min(room) >= 0 and self.can_all_finish(rank, forwards, backwards, room)
 
     def can_all_finish(self, rank, forwards, backwards, room):
-        """One after the other takes what it still needs, if that is there, and gives back all that it has."""
-        begun = {(self.placement.copy_of[stage], k) for stage, k in forwards}
-        while begun:
-            for copy, k in sorted(begun):
-                own = [(s, k) for s in self.placement.stages_on[rank] if self.placement.copy_of[s] == copy]
-                needed = self.amount([pair for pair in own if pair not in forwards])
-                held = self.amount([pair for pair in own if pair in forwards and pair not in backwards])
-                if needed[0] <= room[0] and needed[1] <= room[1]:
-                    room = [room[0] + held[0], room[1] + held[1]]
-                    begun.remove((copy, k))
-                    break
-            else:
+        """In the order of their age each takes what it still needs, if that is there, and gives back what it has."""
+        here = {(self.placement.copy_of[stage], k) for stage, k in forwards}
+        for copy, k in [*self.ages, *sorted(here - set(self.ages))]:
+            own = [(s, k) for s in self.placement.stages_on[rank] if self.placement.copy_of[s] == copy]
+            needed = self.amount([pair for pair in own if pair not in forwards])
+            held = self.amount([pair for pair in own if pair in forwards and pair not in backwards])
+            if needed[0] > room[0] or needed[1] > room[1]:
                 return False
+            room = [room[0] + held[0], room[1] + held[1]]
         return True
 
     def amount(self, pairs):
@@ -223,6 +220,8 @@ class Reference:
                 actions = None if rank in self.running else self.choose(rank, now)
                 if actions:
                     self.started[rank].append((now, actions))
+                    begun = [(self.placement.copy_of[a.stage], a.microbatch) for a in actions if a.kind == "F"]
+                    self.ages += [microbatch for microbatch in begun if microbatch not in self.ages]
                     self.running[rank] = now + self.duration(actions), actions
             times = {time for time in times if time > now}
             following = [*times, *(end for end, _ in self.running.values())]

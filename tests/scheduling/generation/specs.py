@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from annopipe.errors import ScheduleError
@@ -12,6 +13,9 @@ from annopipe.scheduling.operations import Operation
 from annopipe.scheduling.placement import Placement
 from annopipe.scheduling.spec import ScheduleSpec
 from tests.scheduling.random_schedules import EIGHTHS, graphs
+
+# However busy the machine is.
+calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 PRIORITIES = [("B", "F"), ("F", "B"), ("I", "F", "W"), ("F", "I", "W"), ("W", "I", "F"), ("B", "I", "F", "W"), ("F",)]
 ORDERS = ["depth-first", "breadth-first", "k // p, c, k", "-k", "k % 2, c", "c - k", "v - 1 - c"]

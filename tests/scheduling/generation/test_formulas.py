@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from annopipe.errors import ScheduleError
 from annopipe.scheduling.generation.formulas import NAMES, compiled, compiled_keys
+from tests.scheduling.generation.specs import calm
 
 VALUES = dict(zip(NAMES, (4, 1, 9, 2, 5, 0, 7), strict=True))
 
@@ -19,6 +20,7 @@ def sums(draw, depth=3):
     return draw(st.sampled_from([f"({left} {operator} {right})", f"min({left}, {right})", f"max({left}, -{right})"]))
 
 
+@calm
 @given(sums())
 def test_a_formula_has_the_value_that_python_gives_it(text):
     try:

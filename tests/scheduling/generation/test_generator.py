@@ -1,7 +1,7 @@
 """Whatever a specification says, its schedule is legal and keeps its limits, or it is refused."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import annopipe as ap
@@ -9,9 +9,7 @@ from annopipe.errors import ScheduleError
 from annopipe.scheduling.actions import Action
 from annopipe.scheduling.generation.rules import Rules
 from tests.scheduling.generation.reference import Reference, StopsError
-from tests.scheduling.generation.specs import specs, text_of, texts
-
-calm = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=150)
+from tests.scheduling.generation.specs import calm, specs, text_of, texts
 
 
 def built(spec):
@@ -24,7 +22,7 @@ def built(spec):
         return None
 
 
-@calm
+@settings(calm, max_examples=120)
 @given(specs())
 def test_what_is_built_is_a_whole_step_that_ends(spec):
     schedule = built(spec)
@@ -35,7 +33,7 @@ def test_what_is_built_is_a_whole_step_that_ends(spec):
     ap.simulate(schedule, spec.costs)
 
 
-@calm
+@settings(calm, max_examples=120)
 @given(specs())
 def test_limits_are_kept(spec):
     schedule = built(spec)
@@ -76,7 +74,7 @@ def test_the_obvious_generator_agrees(spec):
     assert texts(schedule) == [[text_of(actions) for _, actions in rank] for rank in expected]
 
 
-@calm
+@settings(calm, max_examples=120)
 @given(specs(operations=False))
 def test_the_simulation_has_the_times_of_the_generator_where_no_message_waits_for_its_link(spec):
     schedule = built(spec)
@@ -94,7 +92,7 @@ def test_the_simulation_has_the_times_of_the_generator_where_no_message_waits_fo
         assert [span.start for span in row] == pytest.approx([float(time) for time, _ in rank])
 
 
-@calm
+@settings(calm, max_examples=120)
 @given(specs(operations=False), st.data())
 def test_a_decision_says_what_is_built(spec, data):
     schedule = built(spec)

@@ -1,4 +1,5 @@
 from annopipe.scheduling import placement
+from annopipe.scheduling.generation.limits import Begun
 from annopipe.scheduling.generation.rank_state import RankState
 from annopipe.scheduling.generation.rules import Rules
 from annopipe.scheduling.numbering import Numbering
@@ -11,7 +12,7 @@ class Driven:
     def __init__(self, where=None, microbatches=4, **fields):
         self.spec = ScheduleSpec(placement.v(1) if where is None else where, microbatches, **fields)
         self.rules = Rules.of(self.spec)
-        self.state = RankState(self.rules, 0)
+        self.state = RankState(self.rules, 0, Begun(self.rules))
         self.numbering = Numbering(self.spec.placement.stages, microbatches)
 
     def ready(self, *texts):
@@ -120,15 +121,16 @@ def test_strict_weights_wait_for_their_turn():
     assert rank.take_all() == "0W3 0F0"
 
 
-def test_where_stages_are_no_chain_another_microbatch_may_pass():
+def test_where_room_is_short_it_is_kept_for_the_oldest_microbatch():
     two = placement.custom([0, 0], [])
     rank = Driven(two, in_flight=3)
     rank.ready("0F0", "0F1", "0F2")
     # Each microbatch takes two: there is room for one more that is begun, not for a third.
     assert rank.take_all() == "0F0 0F1"
     rank.ready("1F1")
-    assert rank.take()[0] == "1F1"
     assert rank.take()[0] == ""
+    rank.ready("1F0")
+    assert rank.take()[0] == "1F0"
 
 
 def test_a_refused_microbatch_does_not_hide_one_that_may_run():

@@ -9,6 +9,7 @@ from annopipe.scheduling import placement
 from annopipe.scheduling.action_costs import table
 from annopipe.scheduling.operations import Operation
 from annopipe.scheduling.spec import ScheduleSpec
+from tests.scheduling.generation.specs import calm
 
 ALL = ("B", "I", "F", "W")
 PHASES = {"phases": ("* : F; * : B",)}
@@ -159,7 +160,7 @@ ANYTHING = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.
 FIELDS = sorted(set(ScheduleSpec.__dataclass_fields__))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(calm, max_examples=300)
 @given(st.dictionaries(st.sampled_from(FIELDS), ANYTHING, max_size=2))
 def test_whatever_is_given_is_built_or_refused_with_an_error_of_ours(fields):
     try:

@@ -4,10 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from annopipe.scheduling.generation.ticks import Ticks
+from tests.scheduling.generation.specs import calm
 
 TIMES = st.floats(0, 1e6) | st.integers(0, 1000).map(lambda n: n / 10) | st.sampled_from([0.0, 1e-300, 5e-324, 1e300])
 
 
+@calm
 @given(st.lists(TIMES, min_size=1, max_size=6))
 def test_every_given_time_is_a_whole_number_and_comes_back(times):
     ticks = Ticks(times)
@@ -16,6 +18,7 @@ def test_every_given_time_is_a_whole_number_and_comes_back(times):
     assert sorted(times) == [ticks.seconds(tick) for tick in sorted(map(ticks.of, times))]
 
 
+@calm
 @given(st.lists(TIMES, max_size=3), TIMES)
 def test_another_time_is_exact(times, other):
     ticks = Ticks(times)

@@ -1,11 +1,11 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from annopipe.scheduling import placement
 from annopipe.scheduling.generation.traversal import traversal_order, traversals, values_of
 from annopipe.scheduling.spec import ScheduleSpec
-from tests.scheduling.generation.specs import ORDERS, any_placement
+from tests.scheduling.generation.specs import ORDERS, any_placement, calm
 
 
 def pairs(where, m, rank, text):
@@ -16,8 +16,8 @@ def orders(**fields):
     return traversals(ScheduleSpec(placement.looped(2, 2), 4, **fields))
 
 
+@calm
 @given(any_placement(), st.integers(1, 5), st.sampled_from(ORDERS[2:]))
-@settings(deadline=None)
 def test_a_rank_takes_each_of_its_pairs_once_by_key_then_stage_then_microbatch(where, m, text):
     for rank, stages in enumerate(where.stages_on):
         expected = []

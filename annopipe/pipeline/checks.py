@@ -1,0 +1,85 @@
+"""What a rank finds out by itself about how a pipeline is made and called, before it says anything to another."""
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from datetime import timedelta
+
+import torch
+from torch import nn
+
+from annopipe.errors import PipelineError
+from annopipe.ordering.registry import Policy
+from annopipe.scheduling.actions import BUILTIN_KINDS
+from annopipe.scheduling.schedule import Schedule
+
+__all__ = ["check_grad_mode", "check_loss", "check_made", "check_modules", "check_operations", "facts_of"]
+
+
+def check_made(stages: Sequence[nn.Module | None], schedule: Schedule, rank: int, size: int) -> None:
+    """Raises PipelineError for stages, ranks and a schedule that do not fit together."""
+    placement = schedule.placement
+    if not placement.is_chain:
+        raise PipelineError(f"{placement!r} is not a chain of stages from 0 on: the pipeline runs chains")
+    if size != placement.ranks:
+        raise PipelineError(f"the schedule is for {placement.ranks} ranks and the group has {size}")
+    if len(stages) != placement.stages:
+        raise PipelineError(
+            f"there are {len(stages)} stages and the schedule has {placement.stages}: give one module per stage, None "
+            "where another rank holds it"
+        )
+    for index, module in enumerate(stages):
+        held = placement.rank_of[index] == rank
+        if held != isinstance(module, nn.Module):
+            raise PipelineError(
+                f"stage {index} belongs on rank {placement.rank_of[index]}, and this is rank {rank}: give "
+                f"{'a module' if held else 'None'}, got {type(module).__name__}"
+            )
+
+
+def check_loss(loss_fn: object, timeout: timedelta) -> None:
+    """Raises PipelineError for what is no function, and for a timeout that is over before it begins."""
+    if loss_fn is not None and not callable(loss_fn):
+        raise PipelineError(f"loss_fn is called with output and target: give a function, got {type(loss_fn).__name__}")
+    if timeout <= timedelta(0):
+        raise PipelineError(f"timeout={timeout}: give the time that a rank may wait for another, more than none")
+
+
+def facts_of(schedule: Schedule, policy: str | Policy) -> dict[str, str]:
+    """What has to be the same on every rank."""
+    return {
+        "the number of microbatches": str(schedule.microbatches),
+        "the schedule": repr(schedule.programs.texts()),
+        "the policy": policy if isinstance(policy, str) else getattr(policy, "__qualname__", type(policy).__qualname__),
+    }
+
+
+def check_grad_mode() -> None:
+    """Raises PipelineError for a step that cannot differentiate anything."""
+    if torch.is_inference_mode_enabled() or not torch.is_grad_enabled():
+        where = "torch.inference_mode" if torch.is_inference_mode_enabled() else "torch.no_grad"
+        raise PipelineError(f"step differentiates, and is called inside {where}: call it outside, or call eval")
+
+
+def check_modules(modules: Mapping[int, nn.Module]) -> None:
+    """Raises PipelineError for a stage that has no memory, or has it in several places."""
+    for index, module in modules.items():
+        first: dict[torch.device, str] = {}
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            first.setdefault(tensor.device, name)
+        if torch.device("meta") in first:
+            raise PipelineError(
+                f"stage {index}: {first[torch.device('meta')]} is on the meta device and has no values: initialise the "
+                "stages of this rank, for example with module.to_empty(device=...)"
+            )
+        if len(first) > 1:
+            found = ", ".join(f"{name} on {device}" for device, name in first.items())
+            raise PipelineError(f"stage {index} is on several devices ({found}): move the whole of it to one")
+
+
+def check_operations(schedule: Schedule, rank: int, registered: AbstractSet[str]) -> None:
+    """Raises PipelineError for an operation of the schedule that nobody has said what it does."""
+    missing = sorted({action.kind for action in schedule.ranks[rank]} - BUILTIN_KINDS - registered)
+    if missing:
+        raise PipelineError(
+            f"the schedule inserts {missing[0]}: say what it does with pipe.register({missing[0]!r}, fn)"
+        )

@@ -1,0 +1,75 @@
+"""Clip the gradients of a pipeline by their norm over all its ranks."""
+
+import math
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from annopipe.errors import PipelineError
+from annopipe.pipeline.pipeline import Pipeline
+
+__all__ = ["clip_grad_norm_"]
+
+
+def clip_grad_norm_(
+    pipe: Pipeline,
+    max_norm: float,
+    norm_type: float = 2.0,
+    *,
+    sharded: Iterable[nn.Parameter] = (),
+    group: dist.ProcessGroup | None = None,
+) -> torch.Tensor:
+    """As ``torch.nn.utils.clip_grad_norm_`` on the unsplit model; every rank of the pipeline calls it.
+
+    Args:
+        pipe: tied parameters count once.
+        max_norm: gradients are scaled down to this norm when theirs is larger.
+        norm_type: of the norm; may be infinite.
+        sharded: parameters of which each rank of ``group`` holds another part, such as experts; the others are
+            the same on all ranks of ``group``, their gradients too.
+        group: the expert-parallel ranks.
+
+    Returns:
+        The norm before clipping, the same on every rank.
+
+    Raises PipelineError for sharded parameters without a group.
+
+    >>> import annopipe as ap
+    >>> stage = nn.Linear(2, 1, bias=False)
+    >>> pipe = ap.Pipeline([stage], ap.schedule("gpipe", ranks=1, microbatches=1), loss_fn=lambda out, _: out.sum())
+    >>> losses = pipe.step(torch.tensor([[3.0, 4.0]]))
+    >>> clip_grad_norm_(pipe, 1.0), stage.weight.grad
+    (tensor(5., dtype=torch.float64), tensor([[0.6000, 0.8000]]))
+    """
+    parts = set(sharded)
+    if parts and group is None:
+        raise PipelineError("clip_grad_norm_: sharded parameters need the group whose ranks hold the other parts")
+    counted = [p for _, p in pipe.named_parameters(counted=True) if p.grad is not None]
+    apart = _reduced([p for p in counted if p in parts], norm_type, group)
+    whole = _power([p for p in counted if p not in parts], norm_type)
+    total = _all_reduced(torch.maximum(apart, whole) if math.isinf(norm_type) else apart + whole, norm_type, pipe.group)
+    norm = total if math.isinf(norm_type) else total ** (1.0 / norm_type)
+    torch.nn.utils.clip_grads_with_norm_(pipe.parameters(), max_norm, norm)
+    return norm
+
+
+def _reduced(parameters: list[nn.Parameter], norm_type: float, group: dist.ProcessGroup | None) -> torch.Tensor:
+    power = _power(parameters, norm_type)
+    return power if group is None else _all_reduced(power, norm_type, group)
+
+
+def _power(parameters: list[nn.Parameter], norm_type: float) -> torch.Tensor:
+    """The sum of absolute values to the power of the norm, or the largest; in float64, on the gradients' device."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if not gradients:
+        return torch.zeros((), dtype=torch.float64)
+    norm = torch.nn.utils.get_total_norm(gradients, norm_type).to(torch.float64)
+    return norm if math.isinf(norm_type) else norm**norm_type
+
+
+def _all_reduced(value: torch.Tensor, norm_type: float, group: dist.ProcessGroup | None) -> torch.Tensor:
+    if group is not None and dist.get_world_size(group) > 1:
+        dist.all_reduce(value, dist.ReduceOp.MAX if math.isinf(norm_type) else dist.ReduceOp.SUM, group=group)
+    return value

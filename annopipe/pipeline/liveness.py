@@ -1,0 +1,75 @@
+"""Which gradients a step has at all: those that come from a loss, followed back through the stages.
+
+Eager autograd computes no gradient for what no loss depends on, and ``.grad`` stays None there. A stage is traced
+before anybody knows which of its outputs the later stages differentiate; this drops what turns out to be for nothing.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from torch import fx
+
+from annopipe.graphs.extraction import extract
+from annopipe.graphs.ops import has_effect
+from annopipe.graphs.stage_graph import StageGraph, body, input_nodes, output_nodes
+from annopipe.graphs.stage_graphs import AUXILIARY_LOSS, LOSS, StageGraphs
+
+__all__ = ["Needs", "gradient_needs", "only_live", "returning_gradients"]
+
+# By port of a gradient: the outputs, or losses, on whose gradients it depends.
+Needs = Mapping[str, frozenset[str]]
+_LOSSES = frozenset((LOSS, AUXILIARY_LOSS))
+
+
+def gradient_needs(backward: StageGraph | None) -> Needs:
+    """What each gradient of a backward graph depends on."""
+    if backward is None:
+        return {}
+    nothing = frozenset[str]()
+    needs: dict[fx.Node, frozenset[str]] = {}
+    for port, node in zip(backward.inputs, input_nodes(backward.graph), strict=True):
+        needs[node] = frozenset((port.source,)) if port.role == "tangent" else nothing
+    for node in body(backward.graph):
+        needs[node] = nothing.union(*(needs[source] for source in node.all_input_nodes))
+    outputs = zip(backward.outputs, output_nodes(backward.graph), strict=True)
+    return {port.name: needs[node] if isinstance(node, fx.Node) else nothing for port, node in outputs}
+
+
+def returning_gradients(
+    stages: Sequence[Sequence[frozenset[str] | None]], ports: Sequence[Sequence[str]]
+) -> list[tuple[int, ...]]:
+    """For each stage: the positions, among the tensors that it is handed, whose gradients it gives back.
+
+    Args:
+        stages: by stage, what the gradient of each handed tensor depends on; None where there is no gradient.
+        ports: by stage, the output ports that it hands on.
+
+    >>> returning_gradients([[], [frozenset({"y"}), None], [frozenset({"loss"})]], [["a", "b"], ["y"], []])
+    [(), (0,), (0,)]
+    >>> returning_gradients([[], [frozenset({"y"}), None], [None]], [["a", "b"], ["y"], []])
+    [(), (), ()]
+    """
+    found: list[tuple[int, ...]] = [() for _ in stages]
+    arriving: frozenset[str] = frozenset()
+    for stage in reversed(range(len(stages))):
+        live = _LOSSES | arriving
+        found[stage] = tuple(at for at, needs in enumerate(stages[stage]) if needs is not None and needs & live)
+        arriving = frozenset(ports[stage - 1][at] for at in found[stage]) if stage else frozenset()
+    return found
+
+
+def only_live(graphs: StageGraphs, arriving: frozenset[str]) -> StageGraphs:
+    """The graphs without gradients that depend on no loss.
+
+    Args:
+        arriving: the outputs whose gradients come from the next stage.
+    """
+    backward, live = graphs.backward, _LOSSES | arriving
+    if backward is None:
+        return graphs
+    needs = gradient_needs(backward)
+    wanted = [name for name, sources in needs.items() if sources & live]
+    if len(wanted) == len(needs):
+        return graphs
+    effects = [node for node in body(backward.graph) if has_effect(node)]
+    return dataclasses.replace(graphs, backward=extract(backward, wanted, keep=effects) if wanted else None)

@@ -1,0 +1,274 @@
+"""The ranks of a pipeline, as one of them sees them: they agree before a step, and stop together during one.
+
+A call goes through two phases. Until ``agree``, nothing has been sent: a mistake on one rank is raised on all of them,
+and the pipeline can be called again. Afterwards messages are under way, so a rank that fails tells the others
+(``Alarm``), everybody stops, and the process groups of the pipeline are closed for good.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+
+from annopipe.errors import AnnopipeError, PipelineError
+from annopipe.graphs.process_groups import host_timeout
+from annopipe.ordering.gathering import gather, message_device
+from annopipe.pipeline.alarm import Alarm
+from annopipe.pipeline.closing import reason_of, was_closed
+
+__all__ = ["AgreedError", "Peers"]
+
+T = TypeVar("T")
+_POLLS = 20  # in one timeout
+_LONGEST_POLL_S = 1.0
+_TEXT_LENGTH = 1000
+
+
+class AgreedError(PipelineError):
+    """A mistake that all ranks know of, and raise before anything is sent: nobody waits for anybody."""
+
+
+class Peers:
+    """This rank and the others of its pipeline.
+
+    Args:
+        group: the ranks of the pipeline, None for this one alone.
+        others: further groups that this rank communicates in during a step, such as the expert-parallel one.
+        timeout: how long a rank waits for another.
+        facts: what has to be the same on all ranks, by its name.
+    """
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup | None,
+        others: Sequence[dist.ProcessGroup],
+        timeout: timedelta,
+        facts: Mapping[str, str],
+    ) -> None:
+        self.group, self.timeout = group, timeout
+        self.rank = dist.get_rank(group) if group is not None else 0
+        self._facts = dict(facts)
+        self._groups = [g for g in (group, *others) if g is not None]
+        self._own_limits = _limits(self._groups)
+        self._call = ExitStack()
+        self._stopped = ""
+        self._agreed = False
+        poll_s = min(_LONGEST_POLL_S, timeout.total_seconds() / _POLLS)
+        self._alarm = Alarm(self._groups, poll_s) if self._groups else None
+
+    @contextmanager
+    def calling(self, method: str) -> Iterator[None]:
+        """What a call of a pipeline's method does, with the ranks' agreement and alarm.
+
+        Raises PipelineError at once when the pipeline has stopped before.
+        """
+        if self._stopped:
+            raise PipelineError(
+                f"this pipeline has stopped, and the connections of its process groups are closed: {self._stopped}; "
+                "start the ranks again, from the last checkpoint"
+            )
+        self._facts["call"], self._agreed = method, False
+        with ExitStack() as stack:
+            self._call = stack
+            stack.enter_context(_limited(dict.fromkeys(self._groups, self.timeout)))
+            if self._alarm is not None:
+                stack.enter_context(_Told(self, self._alarm))
+                stack.enter_context(self._alarm)
+            yield
+
+    @contextmanager
+    def unhurried(self) -> Iterator[None]:
+        """Ranks may take longer inside, as they do for tracing: as long as each process group itself allows."""
+        with _limited(self._own_limits):
+            yield
+
+    def include(self, groups: Sequence[dist.ProcessGroup]) -> None:
+        """More groups that a step communicates in."""
+        new = [group for group in groups if group not in self._groups]
+        self._groups += new
+        self._own_limits |= _limits(new)
+        self._call.enter_context(_limited(dict.fromkeys(new, self.timeout)))
+        if self._alarm is not None:
+            self._alarm.include(new)
+        elif new:
+            self._alarm = Alarm(new, min(_LONGEST_POLL_S, self.timeout.total_seconds() / _POLLS))
+
+    def agree(self, own: str) -> str:
+        """One text for what all ranks say, the same on all of them.
+
+        Raises:
+            AgreedError: a rank has failed before, or the facts differ; on every rank.
+            PipelineError: not all ranks come within the timeout.
+        """
+        self._agreed = True  # or will have, or all stop
+        if self.group is None:
+            return own
+        found = self._exchange([0, _digest(own), *map(_digest, self._facts.values())])
+        self._raise_if_different(found, "")
+        return " ".join(f"{said[1]:x}" for said in found)
+
+    def fail(self, error: Exception) -> None:
+        """Take part in the agreement with the error that this rank raises in its place."""
+        found = self._exchange([1, 0, *map(_digest, self._facts.values())])
+        self._raise_if_different(found, f"{type(error).__name__}: {error}")
+
+    def together(self, make: Callable[[], T], what: str) -> T:
+        """What all ranks make at the same time, when all have made theirs.
+
+        Raises AgreedError on every rank when one cannot.
+        """
+        if self.group is None:
+            return make()
+        made, failure = None, None
+        try:
+            made = make()
+        except AnnopipeError as error:
+            failure = error
+        texts = self.gather("" if failure is None else f"{type(failure).__name__}: {failure}", what)
+        for rank, text in enumerate(texts):
+            if text:
+                raise AgreedError(f"{what} failed on {self.name(rank)}: {text}") from failure
+        return cast(T, made)
+
+    def gather(self, item: Any, what: str) -> list[Any]:
+        """One item of every rank.
+
+        Raises PipelineError when not all come within the timeout.
+        """
+        if self.group is None:
+            return [item]
+        try:
+            return gather(item, self.group)
+        except RuntimeError as error:
+            raise self.lost(f"{what} of all ranks", error) from error
+
+    def broadcast(self, item: Any, source: int, what: str) -> Any:
+        """The item of one rank, on all of them.
+
+        Raises PipelineError when it does not come within the timeout.
+        """
+        if self.group is None:
+            return item
+        box = [item]
+        try:
+            dist.broadcast_object_list(box, group=self.group, group_src=source)
+        except RuntimeError as error:
+            raise self.lost(f"{self.name(source)} to {what}", error) from error
+        return box[0]
+
+    def lost(self, what: str, error: Exception) -> PipelineError:
+        """The error of a rank that waited in vain for others."""
+        return PipelineError(
+            f"waited for {what}, and that failed within {self.timeout.total_seconds():g} s ({reason_of(error)}): a "
+            "rank has ended, has stalled, or did not make the same call; look at the others' output"
+        )
+
+    def name(self, rank: int) -> str:
+        """A rank of the pipeline, with its number in the whole job where that is another one."""
+        everywhere = rank if self.group is None else dist.get_global_rank(self.group, rank)
+        return f"rank {rank}" if everywhere == rank else f"rank {rank} of the pipeline (rank {everywhere} of all)"
+
+    def _exchange(self, numbers: Sequence[int]) -> list[tuple[int, ...]]:
+        """Some numbers of every rank: one small collective."""
+        mine = torch.tensor(numbers, device=message_device(self.group))  # type: ignore[arg-type]
+        everyone = [torch.zeros_like(mine) for _ in range(dist.get_world_size(self.group))]
+        try:
+            dist.all_gather(everyone, mine, group=self.group)
+        except RuntimeError as error:
+            raise self.lost(f"all ranks to call {self._facts['call']}", error) from error
+        return [tuple(said.tolist()) for said in everyone]
+
+    def _raise_if_different(self, found: Sequence[tuple[int, ...]], own_error: str) -> None:
+        differs = [at for at in range(2, len(found[0])) if len({said[at] for said in found}) > 1]
+        if not differs and not any(said[0] for said in found):
+            return
+        told = self.gather((own_error, list(self._facts.items())), "what is wrong")
+        for rank, (error, _) in enumerate(told):
+            if error:
+                raise AgreedError(f"{self.name(rank)} cannot {self._facts['call']}: {error}")
+        at = differs[0] - 2
+        texts = [facts[at] for _, facts in told]
+        rank = next(rank for rank, text in enumerate(texts) if text != texts[0])
+        raise AgreedError(
+            f"{self.name(0)} and {self.name(rank)} have different arguments, {texts[0][0]}: "
+            f"{_short(texts[0][1])} and {_short(texts[rank][1])}; give all ranks the same"
+        )
+
+    def stop(self, text: str) -> None:
+        """Remember that the pipeline cannot be called again."""
+        self._stopped = text
+
+    @property
+    def has_agreed(self) -> bool:
+        """Whether this call is past the agreement."""
+        return self._agreed
+
+
+class _Told:
+    """Tells the others of an error, and adds to it what they told."""
+
+    def __init__(self, peers: Peers, alarm: Alarm) -> None:
+        self._peers, self._alarm = peers, alarm
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        peers, alarm = self._peers, self._alarm
+        if error is None or isinstance(error, AgreedError) or (peers.group is None and not peers.has_agreed):
+            return
+        text = f"{type(error).__name__}: {error}" if not isinstance(error, PipelineError) else str(error)
+        if isinstance(error, Exception) and not peers.has_agreed and not alarm.heard:
+            try:
+                peers.fail(error)
+            except AgreedError:
+                return  # the others know; this rank raises its own
+            except PipelineError as lost:
+                text = f"{text}; {lost}"
+        cause = alarm.heard or (alarm.ask() if was_closed(error) else "")
+        stopped = f"{peers.name(peers.rank)} stopped: {text}"[:_TEXT_LENGTH]
+        if cause:
+            alarm.close()
+        else:
+            alarm.tell(stopped)
+        silent = [peers.name(rank) for rank in alarm.silent()] if peers.group is not None else []
+        nobody = f"\nno word from {', '.join(silent)}" if silent else ""
+        peers.stop((cause or stopped) + nobody)
+        if isinstance(error, Exception):
+            raise PipelineError(f"{cause}\nso {stopped}{nobody}" if cause else f"{stopped}{nobody}") from error
+
+
+Limits = dict[dist.ProcessGroup, timedelta]
+
+
+def _limits(groups: Sequence[dist.ProcessGroup]) -> Limits:
+    """The time limits of those groups for which the host waits."""
+    return {group: limit for group in groups if (limit := host_timeout(group)) is not None}
+
+
+@contextmanager
+def _limited(limits: Limits) -> Iterator[None]:
+    """Whatever is issued in the groups has these limits."""
+    before = _limits(list(limits))
+    try:
+        for group in before:
+            group.set_timeout(limits[group])
+        yield
+    finally:
+        for group, limit in before.items():
+            group.set_timeout(limit)
+
+
+def _digest(text: str) -> int:
+    return int(hashlib.sha256(text.encode()).hexdigest()[:15], 16)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:60]}... (of {len(text)} characters)"

@@ -1,0 +1,168 @@
+"""Tied parameters that several ranks hold, such as an embedding that is the head too: one gradient, one value.
+
+Each rank has a copy. After a step all of them get the sum of the step's gradients, added up in the same order, so an
+optimizer keeps the copies identical. On one rank a tied parameter is one tensor, and nothing has to be done.
+"""
+
+import contextlib
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from annopipe.errors import PipelineError
+from annopipe.pipeline.messages import Messages
+from annopipe.pipeline.peers import AgreedError
+from annopipe.scheduling.placement import Placement
+
+__all__ = ["TiedParameters", "tied_parameters"]
+
+
+def tied_parameters(stages: Sequence[nn.Module]) -> dict[str, str]:
+    """Which parameters of stages are one tensor: each further place, with the first; for ``Pipeline(tied=...)``.
+
+    Call it where all stages are there, before the stages of other ranks are dropped.
+
+    >>> first, last = nn.Linear(2, 2), nn.Linear(2, 2)
+    >>> last.weight = first.weight
+    >>> tied_parameters([first, last])
+    {'1.weight': '0.weight'}
+    """
+    first: dict[nn.Parameter, tuple[int, str]] = {}
+    found: dict[str, str] = {}
+    for index, module in enumerate(stages):
+        for name, parameter in module.named_parameters():
+            stage, source = first.setdefault(parameter, (index, name))
+            if stage != index:
+                found[f"{index}.{name}"] = f"{stage}.{source}"
+    return found
+
+
+class TiedParameters:
+    """This rank's part of the tied parameters of a pipeline.
+
+    Attributes:
+        counted_elsewhere: copies of parameters that a rank before this one counts.
+
+    Raises PipelineError for a name that is no parameter, and for two tensors on one rank.
+    """
+
+    def __init__(
+        self,
+        tied: Mapping[str, str],
+        modules: Mapping[int, nn.Module],
+        placement: Placement,
+        rank: int,
+        group: dist.ProcessGroup | None,
+    ) -> None:
+        self._rank, self._group = rank, group
+        self._holders: dict[str, list[int]] = {}
+        self._own: dict[str, nn.Parameter] = {}
+        self._checked = False
+        for root, places in _sets(tied).items():
+            holders = sorted({placement.rank_of[_stage_of(place, placement.stages)] for place in places})
+            here = [place for place in places if placement.rank_of[int(place.partition(".")[0])] == rank]
+            if here and (parameter := _the_one(here, modules)) is not None and len(holders) > 1:
+                self._holders[root], self._own[root] = holders, parameter
+        self._any = bool(tied)
+        self.counted_elsewhere = {own for root, own in self._own.items() if self._holders[root][0] < rank}
+
+    def check(self) -> None:
+        """Compare the copies, once.
+
+        Raises PipelineError, on every rank, when they differ.
+        """
+        if self._checked or not self._any or self._group is None:
+            return
+        own = {root: _described(parameter) for root, parameter in self._own.items()}
+        everyone: list[Any] = [None] * dist.get_world_size(self._group)
+        dist.all_gather_object(everyone, own, group=self._group)
+        first: dict[str, tuple[int, tuple[str, str]]] = {}
+        for rank, described in enumerate(everyone):
+            for root, found in described.items():
+                other, expected = first.setdefault(root, (rank, found))
+                if found != expected:
+                    what = "values" if found[0] == expected[0] else f"kinds, {expected[0]} and {found[0]}"
+                    raise AgreedError(
+                        f"the copies of tied parameter {root} on ranks {other} and {rank} have different {what}: load "
+                        "or initialise them alike"
+                    )
+        self._checked = True
+
+    @contextlib.contextmanager
+    def summed(self, messages: Messages) -> Iterator[None]:
+        """Add to every copy's gradient the sum of what all copies get inside."""
+        trained = {root: parameter for root, parameter in self._own.items() if parameter.requires_grad}
+        before = {root: parameter.grad for root, parameter in trained.items()}
+        for parameter in trained.values():
+            parameter.grad = None
+        try:
+            yield
+            found = {root: self._sum(root, parameter, messages) for root, parameter in trained.items()}
+        except BaseException:
+            for root, parameter in trained.items():
+                parameter.grad = before[root]
+            raise
+        for root, parameter in trained.items():
+            earlier = before[root]
+            parameter.grad = found[root] if earlier is None else earlier.add_(found[root])
+
+    def _sum(self, root: str, parameter: nn.Parameter, messages: Messages) -> torch.Tensor:
+        """In the order of ranks, so that it is the same everywhere to the last bit."""
+        own = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
+        text = f"the gradient of tied parameter {root}"
+        others = [rank for rank in self._holders[root] if rank != self._rank]
+        asked = {rank: messages.receive(text, rank, [torch.empty_like(own)]) for rank in others}
+        for rank in others:
+            messages.send(text, rank, [own])
+        gradients = {self._rank: own, **{rank: messages.wait(found)[0] for rank, found in asked.items()}}
+        messages.flush()
+        first, *rest = (gradients[rank] for rank in sorted(gradients))
+        total = first.clone()
+        for gradient in rest:
+            total += gradient
+        return total
+
+
+def _sets(tied: Mapping[str, str]) -> dict[str, list[str]]:
+    """All places of each tied parameter, the first one included, by the first one."""
+    found: dict[str, list[str]] = {}
+    for place in sorted(tied):
+        seen, source = {place}, tied[place]
+        while source in tied and source not in seen:
+            seen.add(source)
+            source = tied[source]
+        found.setdefault(source, [source]).append(place)
+    return found
+
+
+def _stage_of(place: str, stages: int) -> int:
+    stage, _, name = place.partition(".")
+    if not stage.isdecimal() or int(stage) >= stages or not name:
+        raise PipelineError(f'tied: {place!r} is no parameter of one of {stages} stages: write "stage.name"')
+    return int(stage)
+
+
+def _the_one(places: Sequence[str], modules: Mapping[int, nn.Module]) -> nn.Parameter | None:
+    found: list[nn.Parameter] = []
+    for place in places:
+        stage, _, name = place.partition(".")
+        parameters = dict(modules[int(stage)].named_parameters(remove_duplicate=False))
+        if name not in parameters:
+            raise PipelineError(f"tied: stage {stage} has no parameter {name!r}")
+        found.append(parameters[name])
+    if any(parameter is not found[0] for parameter in found):
+        raise PipelineError(
+            f"tied: {' and '.join(places)} are on one rank and are different tensors: let the modules share one"
+        )
+    return found[0] if found else None
+
+
+def _described(parameter: nn.Parameter) -> tuple[str, str]:
+    """Its kind, and its values as a digest."""
+    values = parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    kind = f"{parameter.dtype} {tuple(parameter.shape)} requires_grad={parameter.requires_grad}"
+    return kind, hashlib.sha256(values).hexdigest()

@@ -1,0 +1,122 @@
+"""Rank program: two pipeline ranks times two expert ranks, beside the whole model in one process on all data."""
+
+import dataclasses
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+import annopipe as ap
+from annopipe.models import DeepSeekV3Config, DeepSeekV3Stage
+from tests.pipeline.trial import close, run_cases
+
+# The first block is dense: a stage without experts beside stages with them.
+CONFIG = dataclasses.replace(DeepSeekV3Config.tiny(), layers=2, dense_layers=1)
+SCALE = 0.25
+
+
+def entropy(logits, tokens):
+    return F.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+
+
+class Groups:
+    """The process groups of this rank; made once, by all ranks in one order."""
+
+    def __init__(self):
+        rank = dist.get_rank()
+        pipelines = [dist.new_group(ranks) for ranks in ((0, 2), (1, 3))]
+        experts = [dist.new_group(ranks) for ranks in ((0, 1), (2, 3))]
+        self.pipeline, self.experts = pipelines[rank % 2], experts[rank // 2]
+        self.expert_rank = rank % 2
+
+
+def stage_of(index, stages, group, config):
+    first, last = index == 0, index == stages - 1
+    layers = range(config.layers * index // stages, config.layers * (index + 1) // stages)
+    return DeepSeekV3Stage(config, layers, group, embed=first, head=last, dtype=torch.float64)
+
+
+def compare(groups, name, microbatches=4, config=CONFIG, bias=None, policy="auto"):
+    """One step of both, with `bias` on the choice of experts."""
+    schedule = ap.schedule(name, ranks=2, microbatches=microbatches)
+    stages = schedule.placement.stages
+    rank = dist.get_rank(groups.pipeline)
+    held = schedule.placement.rank_of
+    mine = [stage_of(i, stages, groups.experts, config) if held[i] == rank else None for i in range(stages)]
+    whole = DeepSeekV3Stage(config, embed=True, head=True, dtype=torch.float64)
+    for module in (whole, *(stage for stage in mine if stage is not None)):
+        for key, buffer in module.named_buffers():
+            if bias is not None and key.endswith("selection_bias"):
+                buffer.copy_(bias)
+    pipe = ap.Pipeline(mine, schedule, groups.pipeline, entropy, policy, plan_group=groups.experts)
+    generator = torch.Generator().manual_seed(3)
+    tokens = torch.randint(config.vocabulary, (2, 2 * microbatches, 6), generator=generator)
+    expected = []
+    for share in tokens:
+        for part in share.chunk(microbatches):
+            loss = entropy(whole(part[:, :-1]), part[:, 1:])
+            (SCALE * loss).backward()
+            expected.append(loss.detach())
+    own = tokens[groups.expert_rank]
+    losses = pipe.step(own[:, :-1], target=own[:, 1:], loss_scale=SCALE)
+    if losses is not None:
+        first = groups.expert_rank * microbatches
+        for found, other in zip(losses, expected[first : first + microbatches], strict=True):
+            close(found, other, "loss")
+    check_gradients(groups, mine, whole)
+    experts = [p for key, p in pipe.named_parameters() if ".experts." in key]
+    norm = ap.clip_grad_norm_(pipe, 0.1, sharded=experts, group=groups.experts)
+    close(norm, torch.nn.utils.clip_grad_norm_(whole.parameters(), 0.1), "norm")
+    check_gradients(groups, mine, whole)
+    return pipe
+
+
+def check_gradients(groups, mine, whole):
+    """Of experts as they are; all others are added up over the expert ranks, which are data-parallel ranks for them."""
+    reference = dict(whole.named_parameters())
+    for stage in mine:
+        for key, parameter in stage.named_parameters() if stage is not None else ():
+            expected, own = reference[key].grad, parameter.grad
+            if ".experts." in key:
+                expected = expected.chunk(2)[groups.expert_rank]
+            elif not getattr(parameter, "is_reduced", False):
+                dist.all_reduce(own, group=groups.experts)
+                parameter.is_reduced = True
+            close(own, expected, key, 1e-10)
+
+
+GROUPS: list[Groups] = []
+
+
+def groups():
+    if not GROUPS:
+        GROUPS.append(Groups())
+    return GROUPS[0]
+
+
+def experts_are_shared_inside_a_pipeline():
+    compare(groups(), "1f1b")
+
+
+def combined_graphs_hide_communication_and_change_nothing():
+    config = dataclasses.replace(CONFIG, layers=4)
+    pipe = compare(groups(), "dualpipev", 5, config=config, policy="dualpipe")
+    assert pipe.plans()
+
+
+def a_rank_may_receive_no_token():
+    """Every token goes to the experts of the first rank."""
+    bias = torch.zeros(CONFIG.experts)
+    bias[: CONFIG.experts // 2] = 100.0
+    compare(groups(), "zb-h1", 3, bias=bias, config=dataclasses.replace(CONFIG, expert_groups=1, groups_kept=1))
+
+
+CASES = (
+    experts_are_shared_inside_a_pipeline,
+    combined_graphs_hide_communication_and_change_nothing,
+    a_rank_may_receive_no_token,
+)
+
+
+if __name__ == "__main__":
+    run_cases(CASES)

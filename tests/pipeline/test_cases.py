@@ -1,0 +1,19 @@
+"""The cases of the rank programs beside this file, on real ranks over gloo: all cases of a program in one start."""
+
+import json
+
+import pytest
+
+from benchmarks.launch import run_ranks
+
+PROGRAMS = {"boundary_cases": (1, 2, 4), "state_cases": (1, 2, 4), "expert_cases": (4,)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("program", "ranks"), [(program, n) for program, counts in PROGRAMS.items() for n in counts])
+def test_every_case_holds(program, ranks):
+    outputs = run_ranks(f"tests.pipeline.{program}", ranks, timeout_s=400)
+    found = [json.loads(output.splitlines()[-1]) for output in outputs]
+    problems = [(case, problem) for outcome in found for case, problem in outcome.items() if problem]
+    assert not problems, "\n".join(f"{case}: {problem}" for case, problem in problems)
+    assert all(outcome for outcome in found)
