@@ -25,6 +25,7 @@ class Predictor:
     def __init__(self, case: MoeCase, groups: Groups, seconds: float, hand_over_s: float) -> None:
         self._case, self._groups = case, groups
         self._seconds, self._hand_over_s = seconds, hand_over_s
+        self._costs: dict[int, ap.NodeCosts] = {}  # by the identity of a stage's graphs, which are kept
         self._traced: dict[tuple[int, bool, bool], tuple[ap.StageGraphs, nn.Module]] = {}
 
     def graphs(self, schedule: ap.Schedule) -> dict[int, ap.StageGraphs]:
@@ -37,11 +38,12 @@ class Predictor:
         return ap.simulate(schedule, action_costs)
 
     def measured(self, schedule: ap.Schedule) -> dict[int, ap.NodeCosts]:
-        """Node costs of every stage by measurement; all ranks measure together."""
-        return {
-            stage: _measured(graphs, module, example_input(self._case), self._groups)
-            for stage, (graphs, module) in self._stages(schedule).items()
-        }
+        """Node costs of every stage by measurement, once for stages that are alike; all ranks measure together."""
+        x = example_input(self._case)
+        for graphs, module in self._stages(schedule).values():
+            if id(graphs) not in self._costs:
+                self._costs[id(graphs)] = _measured(graphs, module, x, self._groups)
+        return {stage: self._costs[id(graphs)] for stage, (graphs, _) in self._stages(schedule).items()}
 
     def _stages(self, schedule: ap.Schedule) -> dict[int, tuple[ap.StageGraphs, nn.Module]]:
         count = schedule.placement.stages
