@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
+from annopipe.pipeline.acknowledgements import Message
 from annopipe.pipeline.boundary import Link
 from annopipe.pipeline.combined import Combined, Parts, parts_of
 from annopipe.pipeline.labels import label
@@ -41,10 +43,12 @@ class Interpreter:
         combined: Mapping[Parts, Combined],
         messages: Messages,
         operations: Mapping[str, Operation],
+        taken: Mapping[Message, int] = MappingProxyType({}),
     ) -> None:
         self._stages, self._links, self._combined = stages, links, combined
         self._messages, self._operations = messages, operations
         self._rank_of = placement.rank_of
+        self._taken = taken  # by received message: how many of this rank's have been taken when it is there
         self._inboxes: dict[str, dict[tuple[int, int], list[torch.Tensor] | Received]] = {"F": {}, "B": {}}
         self._outbox: dict[tuple[str, int, int], list[torch.Tensor]] = {}
         self._steps = [(str(action), InAction(action), self._step_of(action)) for action in actions]
@@ -57,6 +61,7 @@ class Interpreter:
         self._outbox.clear()  # of a step that failed
         for inbox in self._inboxes.values():
             inbox.clear()
+        self._messages.begin()
         for text, place, step in self._steps:
             with place, label(text):
                 step(inputs)
@@ -147,7 +152,12 @@ class Interpreter:
 
     def _take(self, way: str, stage: int, microbatch: int) -> list[torch.Tensor]:
         found = self._inboxes[way].pop((stage, microbatch))
-        return self._messages.wait(found) if isinstance(found, Received) else found
+        if not isinstance(found, Received):
+            return found
+        tensors = self._messages.wait(found)
+        if found.works:  # nothing was sent otherwise, and so nothing is known
+            self._messages.taken(found.sender, self._taken.get((way, stage, microbatch), 0))
+        return tensors
 
     @staticmethod
     def _operate(operation: Operation, stage: int, microbatch: int | None, _: StepInputs) -> None:

@@ -1,4 +1,4 @@
-"""Messages between the ranks of a pipeline: receives posted ahead of use, sends that are waited for at the end only."""
+"""Messages between the ranks of a pipeline: receives posted ahead of use, sends kept until they have been taken."""
 
 import dataclasses
 from collections import deque
@@ -25,6 +25,16 @@ class Received:
     works: list[Any]
 
 
+@dataclasses.dataclass
+class _Sent:
+    """A tensor on its way, and the number of its message in the step."""
+
+    number: int
+    work: Any
+    tensor: torch.Tensor
+    text: str
+
+
 class Messages:
     """Point-to-point messages of one rank over a process group; in order for every pair of ranks.
 
@@ -33,17 +43,37 @@ class Messages:
 
     def __init__(self, group: dist.ProcessGroup | None, timeout: timedelta) -> None:
         self._group, self._timeout = group, timeout
-        self._sent: deque[tuple[Any, torch.Tensor, str, int]] = deque()
+        # By receiver, the oldest first: what was sent and not yet known to be taken, with its number in the step.
+        self._sent: dict[int, deque[_Sent]] = {}
+        self._numbers: dict[int, int] = {}
+
+    def begin(self) -> None:
+        """Count the messages of a step from 0."""
+        self._sent.clear()
+        self._numbers.clear()
 
     def send(self, text: str, receiver: int, tensors: Sequence[torch.Tensor]) -> None:
-        """Start to send; the tensors must not change before `flush`."""
+        """Start to send; the tensors must not change before the message is known to be taken."""
+        number = self._numbers.get(receiver, 0)
+        self._numbers[receiver] = number + 1
+        pending = self._sent.setdefault(receiver, deque())
         for tensor in tensors:
             if tensor.numel():
                 dense = tensor.contiguous()
                 work = dist.isend(dense, group=self._group, group_dst=receiver)
-                self._sent.append((work, dense, text, receiver))
-        while self._sent and self._sent[0][0].is_completed():
-            self._sent.popleft()
+                pending.append(_Sent(number, work, dense, text))
+
+    def taken(self, receiver: int, count: int) -> None:
+        """Let go of the first `count` messages of the step to a receiver, which is known to have them."""
+        pending = self._sent.get(receiver)
+        while pending and pending[0].number < count:
+            self._finish(pending[0].work, f"{pending[0].text} waited for rank {receiver} to take it")
+            pending.popleft()
+
+    @property
+    def pending(self) -> int:
+        """How many tensors are kept because their receiver may not have them yet."""
+        return sum(map(len, self._sent.values()))
 
     def receive(self, text: str, sender: int, buffers: list[torch.Tensor]) -> Received:
         """Ask for a message."""
@@ -61,10 +91,8 @@ class Messages:
 
     def flush(self) -> None:
         """Wait until everything that was sent has left."""
-        while self._sent:
-            work, _, text, receiver = self._sent[0]
-            self._finish(work, f"{text} waited for rank {receiver} to take it")
-            self._sent.popleft()
+        for receiver, count in self._numbers.items():
+            self.taken(receiver, count)
 
     def _finish(self, work: Any, what: str) -> None:
         try:

@@ -22,6 +22,7 @@ from annopipe.graphs.stage_graphs import StageGraphs
 from annopipe.graphs.tracing import trace
 from annopipe.ordering.combining import StageNodeCosts
 from annopipe.ordering.registry import Policy
+from annopipe.pipeline.acknowledgements import acknowledged
 from annopipe.pipeline.boundary import Boundary, Link
 from annopipe.pipeline.combined import Combined, Parts, combinations, parts_of
 from annopipe.pipeline.evaluation import forward_only, without_gradients
@@ -128,7 +129,8 @@ def prepare(
     plan = partial(combinations, actions, stages, settings.policy, settings.costs, settings.plan_group)
     combined = settings.peers.together(plan, "planning combined graphs")
     settings.peers.include(groups_of(stages.values(), combined.values()))
-    return stages, Interpreter(actions, placement, stages, links, combined, messages, operations), combined
+    taken = acknowledged(settings.schedule.ranks, placement, settings.rank)
+    return stages, Interpreter(actions, placement, stages, links, combined, messages, operations, taken), combined
 
 
 def _told(error: AnnopipeError, settings: Settings, call: Call, index: int) -> str:
