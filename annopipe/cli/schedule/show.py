@@ -61,7 +61,7 @@ def command(
 ) -> None:
     """Draw a schedule as it runs at some costs: F, I and W of every stage take 1 s, unless --costs says else.
 
-    Costs are per stage and microbatch here; the order of a named schedule does not depend on them.
+    Costs are per stage and microbatch here; the order of a named schedule is its usual one, whatever they are, unless --made-for-costs is given.
     """
     if as_spec + as_grid + as_json > 1:
         raise click.UsageError("--spec, --grid and --json each print something else: give one of them")
