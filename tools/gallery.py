@@ -22,7 +22,7 @@ For one rank's share of the model F, I and W take 1 each and B takes 2 (with v s
 a combination takes F + B, so what combining saves is not seen here; messages take no time. Peak memory counts
 microbatches that a rank keeps for its share of the model. The bubble is the share of rank-time in which nobody works,
 the window the longest time from the first to the last action of a rank. `annopipe schedule show NAME` draws each with
-your numbers and costs; [schedules.md](schedules.md) is the guide.
+your numbers and costs, shared out in the same way; [schedules.md](schedules.md) is the guide.
 
 In formulas p is the number of ranks, m of microbatches, v of stages a rank, and r a rank; bubbles are idle times of a
 rank, and times those of its share of the model, where nothing else is said.

@@ -206,3 +206,21 @@ def test_a_reader_that_stops_early_sees_no_traceback() -> None:
         assert process.stdout.readline().startswith("step")
         process.stdout.close()
         assert process.stderr.read() == ""
+
+
+def test_export_and_explain_take_costs_only_to_make_the_order(schedule: Run) -> None:
+    costs = ("--costs", "latency=0.05")
+    usual, made = (
+        schedule("export", "wave", "--csv", "-", *more).stdout for more in ((), (*costs, "--made-for-costs"))
+    )
+    assert usual != made
+    explain = ("explain", "zb-h2", "--rank", "0", "--step", "7", *costs)
+    assert schedule(*explain, "--made-for-costs").returncode == 0
+    for refused in (("export", "wave", "--csv", "-", *costs), explain):
+        assert "give --made-for-costs, too" in schedule(*refused).stderr
+    assert "--made-for-costs: give the costs" in schedule("check", "wave", "--made-for-costs").stderr
+
+
+def test_check_counts_the_memory_of_a_ranks_share(schedule: Run) -> None:
+    assert schedule("check", "zbv", "--memory", "4").returncode == 0
+    assert schedule("check", "zbv", "--memory", "4", "--per-stage").returncode == 1

@@ -2,18 +2,15 @@
 
 import json
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 import annopipe as ap
 from annopipe.cli.schedule.comparing import Compared, compared
 from annopipe.cli.schedule.costs import costs_text, plain_costs
-from annopipe.cli.schedule.options import Counts, costs_option, counts_options, json_option, width_of_terminal
+from annopipe.cli.schedule.options import Counts, Model, counts_options, json_option, model_options, width_of_terminal
 from annopipe.cli.schedule.progress import doing
-
-if TYPE_CHECKING:
-    from annopipe.scheduling.action_costs import ActionCosts
 
 __all__ = ["command"]
 
@@ -46,8 +43,10 @@ Examples:
 @click.command("compare", epilog=_EXAMPLES)
 @click.argument("subjects", nargs=-1, metavar="[NAME|FILE.csv]...")
 @counts_options(files=True)
-@costs_option
-@click.option("--per-stage", is_flag=True, help="Costs are those of a stage, however many a rank has.")
+@model_options
+@click.option(
+    "--memory", type=click.FloatRange(0), metavar="AMOUNT", help="Leave out schedules whose peak memory is above it."
+)
 @click.option("--sort", type=click.Choice([*_SORTS]), help="The smallest first; without, in the order given.")
 @json_option
 @click.option("--png", metavar="PATH", help="Also write a picture of all (needs matplotlib).")
@@ -55,9 +54,9 @@ Examples:
 def command(
     subjects: tuple[str, ...],
     counts: Counts,
-    costs: "ActionCosts | None",
+    model: Model,
     *,
-    per_stage: bool,
+    memory: float | None,
     sort: str | None,
     as_json: bool,
     png: str | None,
@@ -68,16 +67,18 @@ def command(
     Costs are per microbatch on 1/p of the model, so that all schedules run the same model: with v stages a rank, a
     stage has 1/v of the times and of the memory. A message is one stage's output and stays whole; their number is the
     volume of communication. Names beside a file have the file's ranks and microbatches. What the counts have no meaning
-    for is listed with the reason.
+    for, or is above --memory, is listed with the reason.
     """
-    costs = costs or ap.costs.table()
-    found = compared(subjects, counts, costs, per_stage=per_stage)
+    costs, per_stage = model.costs or ap.costs.table(), model.per_stage
+    found = compared(subjects, counts, model, memory)
     if sort is not None:
         found = found.sorted_by(_SORTS[sort])
     if as_json:
-        click.echo(_json(found, {"costs": plain_costs(costs), "per_stage": per_stage}))
+        given = {"costs": plain_costs(costs), "per_stage": per_stage, "made_for_costs": model.made_for_costs}
+        click.echo(_json(found, given))
     else:
-        click.echo(_text(found, f"{costs_text(costs)}; {_OF_A_STAGE if per_stage else _OF_THE_MODEL}"))
+        made = "; orders made for them" if model.made_for_costs else ""
+        click.echo(_text(found, f"{costs_text(costs)}; {_OF_A_STAGE if per_stage else _OF_THE_MODEL}{made}"))
     _draw(found, png, html)
 
 

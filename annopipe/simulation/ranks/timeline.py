@@ -134,8 +134,16 @@ class ScheduleTimeline(Timeline):
 
     @cached_property
     def window(self) -> float:
-        """The largest last end minus first start of a rank."""
-        return max((end - start for start, end in self._bounds), default=0.0)
+        """The largest last end minus first start of a rank, of actions that take time."""
+        durations = self.programs.durations
+        largest = 0.0
+        for own, beside in zip(self.computations, self.operations, strict=True):
+            first = next((n for n in own if durations[n]), None)
+            last = next((n for n in reversed(own) if durations[n]), None)
+            timed = [n for n in (first, last, *beside) if n is not None and durations[n]]
+            if timed:
+                largest = max(largest, max(self.ends[n] for n in timed) - min(self.starts[n] for n in timed))
+        return largest
 
     @cached_property
     def busy(self) -> tuple[float, ...]:
