@@ -23,6 +23,7 @@ rank 1: 1B0 is missing; add 1B0 (or I and W of it)
 EXPLAINED = """\
 rank 1, step 3, time 8: 1B0
 B is the most urgent kind that may run; it is its turn
+before, the rank was idle for 4: it waited for 2B0 of rank 2
   1B0  urgency 0  turn   0  ready
   1F3  urgency 1  turn   3  over the limit: 3 of 3 in flight; what is begun must
       be finished
@@ -165,7 +166,7 @@ def test_explain_names_the_phase_of_an_exact_order(schedule: Run) -> None:
     lines = schedule("explain", "gpipe", "--rank", "0", "--step", "9").stdout.splitlines()
     assert lines[:3] == [
         "rank 0, step 9: 0B1",
-        "the order is written in phases: this is step 1 of 8 of the phase 'm : B'",
+        "the order is written in phases: this is step 2 of 8 of the phase 'm : B'",
         "",
     ]
 

@@ -236,3 +236,8 @@ def test_costs_that_are_none_and_times_that_no_number_holds_are_refused():
         simulate(programs, 5)
     with pytest.raises(CostError, match="add up to more than a number can hold"):
         simulate(programs, table(F=1e308, B=1e308))
+
+
+def test_actions_that_take_no_time_do_not_lengthen_the_window():
+    schedule = ap.schedule("zbv", ranks=4, microbatches=8)
+    assert schedule.lowered(parameters=True).simulated().window == schedule.simulated().window == 48.0

@@ -98,3 +98,12 @@ def test_a_rank_may_have_nothing_to_do():
 
 def test_a_decision_without_candidates_is_two_lines():
     assert str(Decision(1, 2, None, "1F0", "because")) == "rank 1, step 2: 1F0\nbecause"
+
+
+def test_an_idle_rank_is_told_for_what_it_waited():
+    for name in ("1f1b", "gpipe"):
+        decision = ap.schedule_spec(name, ranks=2, microbatches=2).explain(1, 0)
+        assert (decision.idle, decision.waited_for) == (1.0, "0F0 of rank 0")
+    rules = ScheduleSpec(placement.linear(2), 2, in_flight="p - r", costs=ap.costs.table(latency=0.5))
+    assert "waited for 0F0 of rank 0, whose message took 0.5" in str(rules.explain(1, 0))
+    assert rules.explain(0, 1).waited_for == ""
