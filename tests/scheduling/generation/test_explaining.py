@@ -34,6 +34,7 @@ def test_a_step_after_idling_is_explained_when_it_begins():
     assert str(decision) == (
         "rank 0, step 2, time 4: 0B0\n"
         "B is the most urgent kind that may run; it is its turn\n"
+        "before, the rank was idle for 2: it waited for 1B0 of rank 1\n"
         "  0B0  urgency 0  turn   0  ready\n"
         "  0F2  urgency 1  turn   2  over the limit: 2 of 2 in flight; what is begun must be finished"
     )
