@@ -97,11 +97,16 @@ def _facts(known: Entry, spec: ScheduleSpec) -> list[str]:
         ("bubble", known.bubble or "no simple form"),
         ("peak", known.peak or "no simple form"),
         ("placement", f"{shown.name}, {_counted(_chunks(spec), 'stage')} a rank{copies}"),
-        ("options", ", ".join(f"`{option}`, default {default}" for option, default in known.options)),
+        ("options", ", ".join(f"`{option}`, default {_said(default)}" for option, default in known.options)),
         ("source", known.source),
         ("also called", ", ".join(f"`{alias}`" for alias in known.aliases)),
     ]
     return [f"- {what}: {said}" for what, said in facts if said]
+
+
+def _said(default: object) -> str:
+    """A default as a reader knows it; the one without a value is that of towers."""
+    return "two towers of about equal length, on all ranks but the last" if default is None else str(default)
 
 
 def _counted(number: int, noun: str) -> str:

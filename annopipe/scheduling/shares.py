@@ -49,7 +49,8 @@ def _of_stages(value: Any, name: str, placement: Placement, share: float) -> Any
     stages = placement.stages // placement.copies
     if len(value) != placement.ranks:
         raise CostError(
-            f"{name} has {len(value)} entries and there are {placement.ranks} ranks; give one for each, or costs per stage"
+            f"{name} has {len(value)} entries and there are {placement.ranks} ranks; give one for each, or costs per "
+            "stage"
         )
     if stages % placement.ranks:
         raise CostError(

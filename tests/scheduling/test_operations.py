@@ -272,3 +272,8 @@ def test_all_memory_comes_back_whatever_operations_change(sizes, split, name):
     timeline = ap.simulate(schedule, table(kept_for_weight=0.5))
     assert [row[-1][1] for row in timeline.memory] == pytest.approx([0.0, 0.0])
     assert min(size for row in timeline.memory for _, size in row) >= -1e-9
+
+
+def test_an_operation_before_i_is_told_what_b_means():
+    with pytest.raises(ScheduleError, match='write "B", which is the backward in whichever form'):
+        Operation("FETCH", before="I")

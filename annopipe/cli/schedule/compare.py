@@ -27,6 +27,7 @@ _NUMBERS = (
     "comm_time",
     "exposed_comm",
 )
+_LONGEST_DRAWN = 4  # times the shortest
 _OF_THE_MODEL = (
     "per microbatch on 1/p of the model: with v stages a rank, a stage has 1/v of the times and of the memory; a "
     "message is one stage's output and stays whole"
@@ -134,8 +135,15 @@ def _draw(found: Compared, png: str | None, html: str | None) -> None:
     from annopipe.simulation.ranks import png as pictures
 
     title = f"{len(found.timelines)} schedules: {_counts(found)}"
+    # On one axis with a very long one, the others would be too small to read.
+    shortest = min(timeline.makespan for timeline in found.timelines.values())
+    drawn = {name: t for name, t in found.timelines.items() if t.makespan <= _LONGEST_DRAWN * shortest}
+    if (png or html) and len(drawn) < len(found.timelines):
+        longer = ", ".join(name for name in found.timelines if name not in drawn)
+        title += f"; without {longer}, of more than {_LONGEST_DRAWN} times the shortest"
+        click.echo(f"too long to draw beside the others: {longer}", err=True)
     for path, write in ((png, pictures.write), (html, pages.write)):
         if path:
             with doing(f"drawing {path}"):
-                write(path, found.timelines, title)
+                write(path, drawn, title)
             click.echo(f"wrote {path}", err=True)

@@ -104,7 +104,12 @@ def counts_options(*, files: bool) -> Callable[[Command], Command]:
             "--microbatches", type=click.IntRange(1), metavar="N", help=f"Of named schedules; default {_MICROBATCHES}."
         ),
         click.option("--chunks", type=click.IntRange(1), metavar="N", help="Stages a rank, where that is a choice."),
-        click.option("--towers", callback=_sizes, metavar="N,N,...", help="Ranks of each tower, of distmm-pipe."),
+        click.option(
+            "--towers",
+            callback=_sizes,
+            metavar="N,N,...",
+            help="Ranks of each tower, of distmm-pipe, which has one rank more than their sum; else about equal.",
+        ),
     ]
     if files:
         options.append(

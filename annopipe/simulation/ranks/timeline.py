@@ -236,16 +236,20 @@ class ScheduleTimeline(Timeline):
             "messages": [asdict(message) for message in self.messages],
         }
 
-    def to_html(self, path: str | PathLike[str], title: str = "annopipe timeline") -> None:
-        """Write one self-contained page for a browser."""
-        html.write(path, {self.name: self}, title)
+    @property
+    def _title(self) -> str:
+        return f"annopipe schedule {self.name}".strip()
 
-    def to_png(self, path: str | PathLike[str], title: str = "annopipe timeline") -> None:
+    def to_html(self, path: str | PathLike[str], title: str | None = None) -> None:
+        """Write one self-contained page for a browser."""
+        html.write(path, {self.name: self}, self._title if title is None else title)
+
+    def to_png(self, path: str | PathLike[str], title: str | None = None) -> None:
         """Write a picture; needs matplotlib.
 
         Raises AnnopipeError when matplotlib is not installed.
         """
-        png.write(path, {self.name: self}, title)
+        png.write(path, {self.name: self}, self._title if title is None else title)
 
     def to_perfetto(self, path: str | PathLike[str]) -> None:
         """Write a Chrome trace (JSON) for https://ui.perfetto.dev or chrome://tracing."""
