@@ -154,6 +154,7 @@ class Schedule:
 
         It need not be a whole step (an I without its W is simulated as it stands); `check` asks for that.
 
-        Raises ScheduleError when the schedule cannot finish or does something twice, CostError when the costs are of other stages.
+        Raises ScheduleError when the schedule cannot finish or does something twice, CostError when the costs are of
+        other stages.
         """
         return simulating.simulate(self.programs, ActionCosts() if costs is None else costs, self.operations, self.name)

@@ -123,7 +123,7 @@ def test_script_draws_the_number_of_every_action_and_outlines_the_critical_path(
     numbers = [text for text in report["first"] if text in {"0", "1", "2", "3"}]
     assert len(numbers) >= sum(map(len, timeline.spans))
     assert {"rank 0", "rank 1", "memory", "2"} <= set(report["first"])
-    assert report["legend"] == ["forward", "backward", "critical path"]
+    assert report["legend"] == ["forward", "backward", "critical path", "memory of rank 0", "memory of rank 1"]
     assert report["outlines"] == len([part for part in timeline.critical_path if isinstance(part, RankSpan)]) + 1
 
 
