@@ -22,7 +22,7 @@ For one rank's share of the model F, I and W take 1 each and B takes 2 (with v s
 a combination takes F + B, so what combining saves is not seen here; messages take no time. Peak memory counts
 microbatches that a rank keeps for its share of the model. The bubble is the share of rank-time in which nobody works,
 the window the longest time from the first to the last action of a rank. `annopipe schedule show NAME` draws each with
-your numbers and costs; [schedules.md](schedules.md) is the guide.
+your numbers and costs, shared out in the same way; [schedules.md](schedules.md) is the guide.
 
 In formulas p is the number of ranks, m of microbatches, v of stages a rank, and r a rank; bubbles are idle times of a
 rank, and times those of its share of the model, where nothing else is said.
@@ -97,11 +97,16 @@ def _facts(known: Entry, spec: ScheduleSpec) -> list[str]:
         ("bubble", known.bubble or "no simple form"),
         ("peak", known.peak or "no simple form"),
         ("placement", f"{shown.name}, {_counted(_chunks(spec), 'stage')} a rank{copies}"),
-        ("options", ", ".join(f"`{option}`, default {default}" for option, default in known.options)),
+        ("options", ", ".join(f"`{option}`, default {_said(default)}" for option, default in known.options)),
         ("source", known.source),
         ("also called", ", ".join(f"`{alias}`" for alias in known.aliases)),
     ]
     return [f"- {what}: {said}" for what, said in facts if said]
+
+
+def _said(default: object) -> str:
+    """A default as a reader knows it; the one without a value is that of towers."""
+    return "two towers of about equal length, on all ranks but the last" if default is None else str(default)
 
 
 def _counted(number: int, noun: str) -> str:

@@ -1,8 +1,8 @@
 """Which of a rank's messages have been taken for certain, read off the schedule.
 
-A rank keeps the memory of what it sends until the receiver has it, and gloo does not say when that is. But every message
-that comes back tells: its sender had by then computed with some of this rank's messages, and those between two ranks are
-sent, asked for and carried in one order.
+A rank keeps the memory of what it sends until the receiver has it, and gloo does not say when that is. But every
+message that comes back tells: its sender had by then computed with some of this rank's messages, and those between two
+ranks are sent, asked for and carried in one order.
 
     rank 0    0SEND_F0 0SEND_F1 .. 0RECV_B0            when the gradient of microbatch 0 is here,
     rank 1    1RECV_F0 1F0 1B0 1SEND_B0 1RECV_F1 1F1   the activations of microbatch 0 have been taken

@@ -160,7 +160,11 @@ def _problem(action: Action) -> str:
     if kind in COMPUTE or kind in MESSAGES:
         return "it needs a microbatch, such as 0 in 2F0" if action.microbatch is None else ""
     if not isinstance(kind, str) or not _OPERATION.fullmatch(kind):
-        return "an operation's name is two or more capitals, with underscores inside, such as OFFLOAD"
+        kinds = ", ".join((*COMPUTE, *MESSAGES, *PARAMETERS))
+        return (
+            "an operation's name is two or more capitals, with underscores inside, such as OFFLOAD; other kinds are "
+            f"{kinds}"
+        )
     return ""
 
 

@@ -8,6 +8,7 @@ nothing else, have numbers behind it.
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
+from annopipe.errors import ScheduleError
 from annopipe.scheduling.action_costs import ActionCosts
 from annopipe.scheduling.actions import COMPUTE, Action
 from annopipe.scheduling.operations import Operation
@@ -65,6 +66,8 @@ class Tables:
         for parts in self.parts.values():
             for part in parts:
                 done[part] = True
+        if done.count(True) < sum(map(len, self._programs.ranks)) + sum(map(len, self.parts.values())):
+            self._refuse_twice()
         found: list[Sequence[int]] = []
         for stage in range(self._placement.stages):
             whole, split = self._named("B", stage), self._named("I", stage)
@@ -74,6 +77,17 @@ class Tables:
             else:
                 found.append(whole)
         return found
+
+    def _refuse_twice(self) -> None:
+        """Raise ScheduleError for an action that is there twice; those without a microbatch may be."""
+        seen: set[int] = set()
+        for rank, program in enumerate(self._programs.ranks):
+            for number in program:
+                for single in (number, *self.parts.get(number, ())):
+                    if single in seen and self._numbering.action(single).microbatch is not None:
+                        text = self._numbering.text(single)
+                        raise ScheduleError(f"rank {rank}: {text} is done twice; drop one of them")
+                    seen.add(single)
 
     def _fill_stage(self, stage: int) -> None:
         placement, costs = self._placement, self._costs

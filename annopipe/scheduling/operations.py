@@ -170,7 +170,8 @@ def _problem(operation: Operation) -> str:
         return "give after= or before=, one of the two"
     anchor = operation.before if operation.after is None else operation.after
     if not isinstance(anchor, str) or anchor not in _ANCHORS:
-        return f"it follows or precedes {anchor!r}; it can be F, B or W"
+        told = '; write "B", which is the backward in whichever form, I where it is split' if anchor == "I" else ""
+        return f"it follows or precedes {anchor!r}; it can be F, B or W{told}"
     if operation.per not in ("microbatch", "stage"):
         return f"per={operation.per!r}: it is done per 'microbatch' or per 'stage'"
     return _amount_problem(operation)

@@ -58,7 +58,9 @@ class Placement:
 
     def __repr__(self) -> str:
         held = (f"rank {rank}: {' '.join(map(str, stages))}" for rank, stages in enumerate(self.stages_on))
-        return f"Placement({self.name}: {', '.join(held)})"
+        edges = "" if self.is_chain or self.copies > 1 else f"; edges {' '.join(f'{a}-{b}' for a, b in self.edges)}"
+        whole = f"; batch-wide {' '.join(map(str, sorted(self.batch_wide)))}" if self.batch_wide else ""
+        return f"Placement({self.name}: {', '.join(held)}{edges}{whole})"
 
     @property
     def stages(self) -> int:

@@ -152,6 +152,9 @@ class Schedule:
     def simulated(self, costs: ActionCosts | None = None) -> ScheduleTimeline:
         """When every action runs at these costs; `annopipe.simulate` calls it.
 
-        Raises ScheduleError when the schedule cannot finish, CostError when the costs are of other stages.
+        It need not be a whole step (an I without its W is simulated as it stands); `check` asks for that.
+
+        Raises ScheduleError when the schedule cannot finish or does something twice, CostError when the costs are of
+        other stages.
         """
         return simulating.simulate(self.programs, ActionCosts() if costs is None else costs, self.operations, self.name)

@@ -50,7 +50,10 @@ def _of_stages(value: Any, name: str, placement: Placement, share: float) -> Any
         return float(value) * share
     stages = placement.stages // placement.copies
     if len(value) != placement.ranks:
-        raise CostError(f"{name} has {len(value)} entries and there are {placement.ranks} ranks; give one for each")
+        raise CostError(
+            f"{name} has {len(value)} entries and there are {placement.ranks} ranks; give one for each, or costs per "
+            "stage"
+        )
     if stages % placement.ranks:
         raise CostError(
             f"{name} has one entry per rank, and {stages} stages are not as many on each of {placement.ranks} ranks; "

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from annopipe.errors import ScheduleError
-from annopipe.scheduling.generation.explaining import Decision, explain_phases, missing_step
+from annopipe.scheduling.generation.explaining import Decision, explain_phases, missing_step, waiting
 from annopipe.scheduling.generation.generator import Generator
 from annopipe.scheduling.generation.phased import phased_ranks
 from annopipe.scheduling.generation.rules import Rules
@@ -97,14 +97,17 @@ class ScheduleSpec(SpecFields):
         return Schedule(programs, self.name, self.operations)
 
     def explain(self, rank: int, step: int) -> Decision:
-        """Why a rank does what it does at a step (counted from 0, without inserted operations).
+        """Why a rank does what it does at a step (counted from 0, without inserted operations), and what it waited for.
 
         Raises ScheduleError when there is no such rank or step.
         """
         if type(rank) is not int or not 0 <= rank < self.placement.ranks:
             raise ScheduleError(f"there is no rank {rank!r}; ranks are 0 to {self.placement.ranks - 1}")
-        if self.phases:
-            return explain_phases(self, rank, step)
+        decision = explain_phases(self, rank, step) if self.phases else self._explain_rules(rank, step)
+        idle, waited_for = waiting(self.varied(operations=()).build().simulated(self.costs), rank, step)
+        return replace(decision, idle=idle, waited_for=waited_for)
+
+    def _explain_rules(self, rank: int, step: int) -> Decision:
         generator = Generator(Rules.of(self), watch=(rank, step))
         steps = len(generator.run()[rank])
         if generator.decision is None or type(step) is not int:

@@ -168,16 +168,16 @@ class ProgramTimeline(Timeline):
             "spans": [asdict(span) for span in self.spans],
         }
 
-    def to_html(self, path: str | PathLike[str], title: str = "annopipe timeline") -> None:
+    def to_html(self, path: str | PathLike[str], title: str | None = None) -> None:
         """Write one self-contained page for a browser; `annopipe.simulation.html.write` compares several timelines."""
-        html.write(path, {"": self}, title)
+        html.write(path, {"": self}, "annopipe timeline" if title is None else title)
 
-    def to_png(self, path: str | PathLike[str], title: str = "annopipe timeline") -> None:
+    def to_png(self, path: str | PathLike[str], title: str | None = None) -> None:
         """Write a picture; `annopipe.simulation.png.write` compares several timelines. Needs matplotlib.
 
         Raises AnnopipeError when matplotlib is not installed.
         """
-        png.write(path, {"": self}, title)
+        png.write(path, {"": self}, "annopipe timeline" if title is None else title)
 
     def to_perfetto(self, path: str | PathLike[str]) -> None:
         """Write a Chrome trace (JSON) for https://ui.perfetto.dev or chrome://tracing."""

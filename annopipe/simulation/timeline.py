@@ -52,11 +52,11 @@ class Timeline(ABC):
         return json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n"
 
     @abstractmethod
-    def to_html(self, path: str | PathLike[str], title: str = "annopipe timeline") -> None:
-        """Write one self-contained page for a browser."""
+    def to_html(self, path: str | PathLike[str], title: str | None = None) -> None:
+        """Write one self-contained page for a browser; without a title it has one that says what was simulated."""
 
     @abstractmethod
-    def to_png(self, path: str | PathLike[str], title: str = "annopipe timeline") -> None:
+    def to_png(self, path: str | PathLike[str], title: str | None = None) -> None:
         """Write a picture; needs matplotlib.
 
         Raises AnnopipeError when matplotlib is not installed.

@@ -23,6 +23,7 @@ rank 1: 1B0 is missing; add 1B0 (or I and W of it)
 EXPLAINED = """\
 rank 1, step 3, time 8: 1B0
 B is the most urgent kind that may run; it is its turn
+before, the rank was idle for 4: it waited for 2B0 of rank 2
   1B0  urgency 0  turn   0  ready
   1F3  urgency 1  turn   3  over the limit: 3 of 3 in flight; what is begun must
       be finished
@@ -206,3 +207,21 @@ def test_a_reader_that_stops_early_sees_no_traceback() -> None:
         assert process.stdout.readline().startswith("step")
         process.stdout.close()
         assert process.stderr.read() == ""
+
+
+def test_export_and_explain_take_costs_only_to_make_the_order(schedule: Run) -> None:
+    costs = ("--costs", "latency=0.05")
+    usual, made = (
+        schedule("export", "wave", "--csv", "-", *more).stdout for more in ((), (*costs, "--made-for-costs"))
+    )
+    assert usual != made
+    explain = ("explain", "zb-h2", "--rank", "0", "--step", "7", *costs)
+    assert schedule(*explain, "--made-for-costs").returncode == 0
+    for refused in (("export", "wave", "--csv", "-", *costs), explain):
+        assert "give --made-for-costs, too" in schedule(*refused).stderr
+    assert "--made-for-costs: give the costs" in schedule("check", "wave", "--made-for-costs").stderr
+
+
+def test_check_counts_the_memory_of_a_ranks_share(schedule: Run) -> None:
+    assert schedule("check", "zbv", "--memory", "4").returncode == 0
+    assert schedule("check", "zbv", "--memory", "4", "--per-stage").returncode == 1

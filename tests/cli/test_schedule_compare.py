@@ -145,3 +145,22 @@ def test_compare_says_what_is_wrong(schedule: Run, arguments: list[str], message
     result = schedule("compare", *arguments)
     assert result.returncode == 2
     assert message in result.stderr
+
+
+def test_schedules_above_the_memory_are_left_out_with_the_reason(schedule: Run) -> None:
+    found = json.loads(schedule("compare", "1f1b", "gpipe", "zbv", "--memory", "4", "--json").stdout)
+    assert [row["name"] for row in found["schedules"]] == ["1f1b", "zbv"]
+    assert found["left_out"] == [{"name": "gpipe", "reason": "its peak memory is 8, and the limit 4"}]
+
+
+def test_compare_makes_the_orders_for_the_costs_when_told(schedule: Run) -> None:
+    costs = ("wave", "--costs", "latency=0.05")
+    usual, made = (compared(schedule, *costs, *more)["wave"]["makespan"] for more in ((), ("--made-for-costs",)))
+    assert made > usual
+
+
+def test_what_is_much_longer_than_the_others_is_not_drawn_beside_them(schedule: Run, tmp_path: Path) -> None:
+    result = schedule("compare", "naive", "zbv", "--ranks", "8", "--microbatches", "16", "--html", "a.html")
+    assert result.stderr == "too long to draw beside the others: naive\nwrote a.html\n"
+    assert "naive" in result.stdout
+    assert "without naive, of more than 4 times the shortest" in (tmp_path / "a.html").read_text(encoding="utf-8")

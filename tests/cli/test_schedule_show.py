@@ -162,7 +162,7 @@ def test_show_says_what_is_wrong(schedule: Run, arguments: list[str], message: s
         ("G=1", "table() does not know 'G'; it takes F, I, W"),
         ("exposed=1", "exposed is 1: give a table, as exposed={NAME=0.1}"),
         ("operations=[1]", "operations is [1]: give a table, as operations={NAME=0.1}"),
-        ("F=[1,2]", "F has 2 entries and the schedule 4 stages"),
+        ("F=[1,2]", "F has 2 entries and there are 4 ranks; give one for each"),
         ("gone.toml", "gone.toml: No such file or directory"),
         ("bad.toml", "bad.toml: "),
         ("bad.json", "bad.json: Expecting value: line 1 column 7"),
@@ -185,3 +185,36 @@ def test_work_is_announced_on_a_terminal_only(schedule: Run, monkeypatch: pytest
     assert schedule("show", "mine.csv").stderr == ""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     assert "simulating mine.csv ...\r\x1b[K" in schedule("show", "mine.csv").stderr
+
+
+def test_costs_are_those_of_a_ranks_share_unless_they_are_per_stage(schedule: Run) -> None:
+    share = json.loads(schedule("show", "zbv", "--json").stdout)
+    assert (share["makespan"], share["peak_memory"]) == (25.5, 4)
+    stage = json.loads(schedule("show", "zbv", "--json", "--per-stage").stdout)
+    timeline = ap.simulate(ap.schedule("zbv", 4, 8))
+    assert (stage["makespan"], stage["peak_memory"]) == (timeline.makespan, timeline.peak_memory)
+
+
+def test_an_order_is_made_for_the_costs_only_when_told(schedule: Run) -> None:
+    asked = ("show", "wave", "--costs", "latency=0.05", "--json")
+    usual, made = (json.loads(schedule(*asked, *more).stdout)["makespan"] for more in ((), ("--made-for-costs",)))
+    assert (usual, made) == (pytest.approx(29.9), pytest.approx(36.6))
+
+
+def test_operations_that_a_file_only_names_are_told(schedule: Run, tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("0F0,0DROP0,0TAKE0,0B0\n", encoding="utf-8")
+    told = schedule("show", "mine.csv").stderr
+    assert told.startswith("annopipe: a file only names operations: DROP, TAKE of mine.csv take no time, unless")
+    priced = schedule("show", "mine.csv", "--costs", "operations={DROP=1,TAKE=2}")
+    assert (priced.stderr, "makespan 6 s" in priced.stdout) == ("", True)
+
+
+def test_a_placement_that_is_guessed_is_told(schedule: Run, tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("0F0,0B0\n1F0,1B0\n", encoding="utf-8")
+    guessed = schedule("show", "mine.csv").stdout
+    assert guessed.endswith("\nread as a chain of 2 stages; --placement says else\n")
+    assert "read as" not in schedule("show", "mine.csv", "--placement", "linear").stdout
+    checked = schedule("check", "mine.csv").stdout
+    assert (
+        checked == "mine.csv passes: 2 ranks, read as a chain of 2 stages, 1 microbatches, 4 actions without messages\n"
+    )

@@ -185,3 +185,8 @@ def test_computation_is_told_from_the_rest() -> None:
     computed = {text for text, action in WRITTEN if action.is_compute}
     assert {"2F0", "10B23", "2I0", "2W0", "2F0/2", "(0F1;1W0)OVERLAP", "(0F1;1B0)OVERLAP_F_B"} <= computed
     assert not computed & {"2SEND_F0", "2UNSHARD", "2OFFLOAD0", "2OPTIMIZER"}
+
+
+def test_a_kind_that_is_not_there_is_answered_with_those_that_are():
+    with pytest.raises(ScheduleError, match="other kinds are F, B, I, W, SEND_F, RECV_F"):
+        Action.parse("2G0")

@@ -281,3 +281,8 @@ def test_forwards_alone_give_back_what_they_took_whatever_is_done_with_it():
         moved.check(memory=5, costs=spec.costs)
         with pytest.raises(ScheduleError, match="1F0 brings the activations kept to 5"):
             moved.check(memory=2, costs=spec.costs)
+
+
+def test_an_operation_before_i_is_told_what_b_means():
+    with pytest.raises(ScheduleError, match='write "B", which is the backward in whichever form'):
+        Operation("FETCH", before="I")

@@ -181,3 +181,9 @@ def test_lists_and_iterators_do_for_tuples():
 def test_neighbours_of_thousands_of_stages_are_found_at_once():
     made = placement.looped(64, 256)
     assert (made.predecessors[0], made.predecessors[1], made.successors[-1]) == ((), (0,), ())
+
+
+def test_a_placement_that_is_no_chain_shows_how_its_stages_follow_each_other():
+    two = placement.towers([0], [1], top=[2], batch_wide=True)
+    assert repr(two) == "Placement(towers: rank 0: 0, rank 1: 1, rank 2: 2; edges 0-2 1-2; batch-wide 2)"
+    assert "edges" not in repr(placement.v(2)) + repr(placement.bidirectional(2))

@@ -233,3 +233,20 @@ def test_costs_that_are_none_and_times_that_no_number_holds_are_refused():
         ap.simulate(written, 5)
     with pytest.raises(CostError, match="the times add up to more than a number can hold"):
         ap.simulate(written, ap.costs.table(F=1e308, B=1e308))
+
+
+def test_actions_that_take_no_time_do_not_lengthen_the_window():
+    schedule = ap.schedule("zbv", ranks=4, microbatches=8)
+    assert schedule.lowered(parameters=True).simulated().window == schedule.simulated().window == 48.0
+
+
+@pytest.mark.parametrize("rank", [["0F0", "0F0", "0B0"], ["0F0", "0F1", "(0F1;0B0)OVERLAP_F_B", "0B1"]])
+def test_an_action_that_is_done_twice_is_refused(rank):
+    with pytest.raises(ScheduleError, match=r"rank 0: 0F. is done twice"):
+        ap.Schedule.of(placement.linear(1), 2, [rank]).simulated()
+
+
+def test_a_rank_that_waits_is_named_with_the_step_of_its_schedule():
+    stuck = ap.Schedule.of(placement.linear(2), 2, [["0F0", "0F1", "0B0", "0B1"], ["1F0", "1B1", "1F1", "1B0"]])
+    with pytest.raises(ScheduleError, match=r"rank 0, step 2 \(without messages\): 0B0 waits for"):
+        stuck.simulated()

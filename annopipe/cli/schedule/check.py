@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING
 import click
 
 import annopipe as ap
-from annopipe.cli.schedule.options import Counts, costs_option, counts_options, subject_argument
+from annopipe.cli.schedule.options import Counts, Model, counts_options, model_options, subject_argument
 from annopipe.cli.schedule.progress import doing
 from annopipe.cli.schedule.subjects import is_file, load
 
 if TYPE_CHECKING:
-    from annopipe.scheduling.action_costs import ActionCosts
     from annopipe.scheduling.schedule import Schedule
 
 __all__ = ["command"]
@@ -30,25 +29,23 @@ Examples:
     "--memory",
     type=click.FloatRange(0),
     metavar="AMOUNT",
-    help="The most activations of a rank; of one microbatch on one stage they are 1, or what --costs says.",
+    help="The most activations of a rank; those of a microbatch in 1/p of the model are 1, or what --costs says.",
 )
-@costs_option
+@model_options
 @click.option(
     "--rendezvous",
     is_flag=True,
     help="Also for a transport in which a send waits for its receive; messages are added where there are none.",
 )
-def command(
-    subject: str, counts: Counts, memory: float | None, costs: "ActionCosts | None", *, rendezvous: bool
-) -> None:
+def command(subject: str, counts: Counts, memory: float | None, model: Model, *, rendezvous: bool) -> None:
     """Say whether a schedule can be run and does every action of a step once; print what is wrong, with exit code 1."""
-    if costs is not None and memory is None:
-        raise click.UsageError("--costs says what --memory counts: give both")
-    named = None if is_file(subject) else load(subject, counts)
+    if model.costs is not None and memory is None and not model.made_for_costs:
+        raise click.UsageError("--costs says what --memory counts: give both, or --made-for-costs")
+    named = None if is_file(subject) and not model.made_for_costs else load(subject, counts, model)
     try:
         with doing(f"checking {subject}"):
             schedule = named or load(subject, counts)
-            schedule.check(memory=memory, costs=costs, rendezvous=rendezvous)
+            schedule.check(memory=memory, costs=model.of(schedule.placement), rendezvous=rendezvous)
             if rendezvous and not _has_messages(schedule):
                 schedule = schedule.lowered()
                 schedule.check(rendezvous=True)
@@ -57,7 +54,10 @@ def command(
         raise click.exceptions.Exit(1) from None
     actions = sum(map(len, schedule.programs.ranks))
     what = "with messages" if _has_messages(schedule) else "without messages"
-    held = f"{schedule.placement.ranks} ranks, {schedule.placement.stages} stages, {schedule.microbatches} microbatches"
+    stages = f"{schedule.placement.stages} stages"
+    if is_file(subject) and counts.placement is None and schedule.placement.stages > 1:
+        stages = f"read as a chain of {stages}"
+    held = f"{schedule.placement.ranks} ranks, {stages}, {schedule.microbatches} microbatches"
     click.echo(f"{subject} passes: {held}, {actions} actions {what}")
 
 

@@ -2,18 +2,15 @@
 
 import json
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 import annopipe as ap
 from annopipe.cli.schedule.comparing import Compared, compared
 from annopipe.cli.schedule.costs import costs_text, plain_costs
-from annopipe.cli.schedule.options import Counts, costs_option, counts_options, json_option, width_of_terminal
+from annopipe.cli.schedule.options import Counts, Model, counts_options, json_option, model_options, width_of_terminal
 from annopipe.cli.schedule.progress import doing
-
-if TYPE_CHECKING:
-    from annopipe.scheduling.action_costs import ActionCosts
 
 __all__ = ["command"]
 
@@ -30,6 +27,7 @@ _NUMBERS = (
     "comm_time",
     "exposed_comm",
 )
+_LONGEST_DRAWN = 4  # times the shortest
 _OF_THE_MODEL = (
     "per microbatch on 1/p of the model: with v stages a rank, a stage has 1/v of the times and of the memory; a "
     "message is one stage's output and stays whole"
@@ -46,8 +44,10 @@ Examples:
 @click.command("compare", epilog=_EXAMPLES)
 @click.argument("subjects", nargs=-1, metavar="[NAME|FILE.csv]...")
 @counts_options(files=True)
-@costs_option
-@click.option("--per-stage", is_flag=True, help="Costs are those of a stage, however many a rank has.")
+@model_options
+@click.option(
+    "--memory", type=click.FloatRange(0), metavar="AMOUNT", help="Leave out schedules whose peak memory is above it."
+)
 @click.option("--sort", type=click.Choice([*_SORTS]), help="The smallest first; without, in the order given.")
 @json_option
 @click.option("--png", metavar="PATH", help="Also write a picture of all (needs matplotlib).")
@@ -55,9 +55,9 @@ Examples:
 def command(
     subjects: tuple[str, ...],
     counts: Counts,
-    costs: "ActionCosts | None",
+    model: Model,
     *,
-    per_stage: bool,
+    memory: float | None,
     sort: str | None,
     as_json: bool,
     png: str | None,
@@ -68,16 +68,18 @@ def command(
     Costs are per microbatch on 1/p of the model, so that all schedules run the same model: with v stages a rank, a
     stage has 1/v of the times and of the memory. A message is one stage's output and stays whole; their number is the
     volume of communication. Names beside a file have the file's ranks and microbatches. What the counts have no meaning
-    for is listed with the reason.
+    for, or is above --memory, is listed with the reason.
     """
-    costs = costs or ap.costs.table()
-    found = compared(subjects, counts, costs, per_stage=per_stage)
+    costs, per_stage = model.costs or ap.costs.table(), model.per_stage
+    found = compared(subjects, counts, model, memory)
     if sort is not None:
         found = found.sorted_by(_SORTS[sort])
     if as_json:
-        click.echo(_json(found, {"costs": plain_costs(costs), "per_stage": per_stage}))
+        given = {"costs": plain_costs(costs), "per_stage": per_stage, "made_for_costs": model.made_for_costs}
+        click.echo(_json(found, given))
     else:
-        click.echo(_text(found, f"{costs_text(costs)}; {_OF_A_STAGE if per_stage else _OF_THE_MODEL}"))
+        made = "; orders made for them" if model.made_for_costs else ""
+        click.echo(_text(found, f"{costs_text(costs)}; {_OF_A_STAGE if per_stage else _OF_THE_MODEL}{made}"))
     _draw(found, png, html)
 
 
@@ -133,8 +135,15 @@ def _draw(found: Compared, png: str | None, html: str | None) -> None:
     from annopipe.simulation.ranks import png as pictures
 
     title = f"{len(found.timelines)} schedules: {_counts(found)}"
+    # On one axis with a very long one, the others would be too small to read.
+    shortest = min(timeline.makespan for timeline in found.timelines.values())
+    drawn = {name: t for name, t in found.timelines.items() if t.makespan <= _LONGEST_DRAWN * shortest}
+    if (png or html) and len(drawn) < len(found.timelines):
+        longer = ", ".join(name for name in found.timelines if name not in drawn)
+        title += f"; without {longer}, of more than {_LONGEST_DRAWN} times the shortest"
+        click.echo(f"too long to draw beside the others: {longer}", err=True)
     for path, write in ((png, pictures.write), (html, pages.write)):
         if path:
             with doing(f"drawing {path}"):
-                write(path, found.timelines, title)
+                write(path, drawn, title)
             click.echo(f"wrote {path}", err=True)

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 import click
 
 import annopipe as ap
-from annopipe.cli.schedule.options import Counts
+from annopipe.cli.schedule.options import Counts, Model
 from annopipe.cli.schedule.progress import doing
-from annopipe.cli.schedule.subjects import is_file, load
+from annopipe.cli.schedule.subjects import is_file, load, warn_of_unknown_operations
 
 if TYPE_CHECKING:
-    from annopipe.scheduling.action_costs import ActionCosts
     from annopipe.scheduling.schedule import Schedule
     from annopipe.simulation import ScheduleTimeline
 
 __all__ = ["Compared", "compared"]
 
+_ROUNDING = 1e-9  # sums of shares, as eight times 1/8
 _NOT_BY_DEFAULT = ("forward-only", "distmm-pipe")  # another amount of work, and another kind of model
 
 
@@ -41,7 +41,7 @@ class Compared:
         return replace(self, timelines=dict(ordered))
 
 
-def compared(subjects: Sequence[str], counts: Counts, costs: "ActionCosts", *, per_stage: bool) -> Compared:
+def compared(subjects: Sequence[str], counts: Counts, model: Model, memory: float | None = None) -> Compared:
     """Simulate the subjects, or without any all schedules that train a chain of stages.
 
     Raises:
@@ -55,6 +55,8 @@ def compared(subjects: Sequence[str], counts: Counts, costs: "ActionCosts", *, p
     names = dict.fromkeys(subject if is_file(subject) else entry(subject).name for subject in subjects)
     of_files = replace(counts, microbatches=None) if counts.placement else Counts()
     files = {name: load(name, of_files) for name in names if is_file(name)}
+    for name, file in files.items():
+        warn_of_unknown_operations(name, file, model)
     counts = _completed(counts, list(files.values()))
     takes = {name: {option for option, _ in entry(name).options} for name in names if name not in files}
     for option in counts.options:
@@ -63,8 +65,8 @@ def compared(subjects: Sequence[str], counts: Counts, costs: "ActionCosts", *, p
     found = Compared({}, {}, {})
     for name in names:
         with doing(f"simulating {name}"):
-            schedule = _schedule(name, files.get(name), counts, takes.get(name, ()))
-            timeline = schedule if isinstance(schedule, str) else _timeline(schedule, costs, per_stage=per_stage)
+            schedule = _schedule(name, files.get(name), counts, model, takes.get(name, ()))
+            timeline = schedule if isinstance(schedule, str) else _timeline(schedule, model, memory)
         if isinstance(schedule, str) or isinstance(timeline, str):
             found.left_out[name] = str(timeline)
         else:
@@ -85,25 +87,29 @@ def _completed(counts: Counts, files: Sequence["Schedule"]) -> Counts:
     return replace(counts, ranks=counts.ranks or ranks, microbatches=counts.microbatches or microbatches)
 
 
-def _schedule(name: str, file: "Schedule | None", counts: Counts, takes: Collection[str]) -> "Schedule | str":
+def _schedule(
+    name: str, file: "Schedule | None", counts: Counts, model: Model, takes: Collection[str]
+) -> "Schedule | str":
     """The file's schedule or the named one, with the options that it takes; or why there is none to simulate."""
     try:
         if file is not None:
             file.check()
             return file
         others = {option: None for option in counts.options if option not in takes}
-        return load(name, replace(counts, placement=None, **others))
-    except ap.ScheduleError as error:
+        return load(name, replace(counts, placement=None, **others), model)
+    except (ap.ScheduleError, ap.CostError) as error:
         return str(error).splitlines()[0].removeprefix(f"{name}: ")
 
 
-def _timeline(schedule: "Schedule", costs: "ActionCosts", *, per_stage: bool) -> "ScheduleTimeline | str":
-    """The timeline, or why there is none: costs that do not fit the schedule's stages."""
-    from annopipe.scheduling.shares import shared_out
+def _timeline(schedule: "Schedule", model: Model, memory: float | None) -> "ScheduleTimeline | str":
+    """The timeline, or why there is none: costs that do not fit the schedule's stages, or memory above the limit."""
+    from annopipe.simulation.wording import amount_text
 
     try:
-        timeline = ap.simulate(schedule, costs if per_stage else shared_out(costs, schedule.placement))
+        timeline = ap.simulate(schedule, model.of(schedule.placement))
     except ap.CostError as error:
         return str(error)
-    timeline.peak_memory  # noqa: B018 - computed while the user is told what is going on
+    peak = timeline.peak_memory  # computed while the user is told what is going on
+    if memory is not None and peak > memory * (1 + _ROUNDING):
+        return f"its peak memory is {amount_text(peak)}, and the limit {amount_text(memory)}"
     return timeline

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from annopipe.cli.schedule.options import Counts, counts_options, json_option, width_of_terminal
+from annopipe.cli.schedule.options import (
+    Counts,
+    Model,
+    counts_options,
+    json_option,
+    model_options,
+    refuse_costs_alone,
+    width_of_terminal,
+)
 from annopipe.cli.schedule.progress import doing
 from annopipe.cli.schedule.subjects import spec_of
 
@@ -29,15 +37,17 @@ Examples:
 @click.command("explain", epilog=_EXAMPLES)
 @click.argument("name")
 @counts_options(files=False)
+@model_options
 @click.option("--rank", type=click.IntRange(0), required=True, metavar="R", help="Which rank, from 0.")
 @click.option("--step", type=click.IntRange(0), required=True, metavar="K", help="Its how-manieth action, from 0.")
 @json_option
-def command(name: str, counts: Counts, rank: int, step: int, *, as_json: bool) -> None:
+def command(name: str, counts: Counts, model: Model, rank: int, step: int, *, as_json: bool) -> None:
     """Say why a rank does what it does at a step: what was ready, how urgent it was, and why one action won.
 
     Schedules that are written in phases have an exact order: of those, the phase is named.
     """
-    spec = spec_of(name, counts)
+    refuse_costs_alone(model)
+    spec = spec_of(name, counts, model)
     with doing(f"building {name}"):
         decision = spec.explain(rank, step)
         programs = spec.build().programs

@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from annopipe.cli.schedule.options import Counts, counts_options, subject_argument
+from annopipe.cli.schedule.options import (
+    Counts,
+    Model,
+    counts_options,
+    model_options,
+    refuse_costs_alone,
+    subject_argument,
+)
 from annopipe.cli.schedule.progress import doing
 from annopipe.cli.schedule.subjects import load
 
@@ -24,15 +31,17 @@ Examples:
 @click.command("export", epilog=_EXAMPLES)
 @subject_argument
 @counts_options(files=True)
+@model_options
 @click.option("--csv", "path", required=True, metavar="PATH", help="Where to write; - is the standard output.")
 @click.option("--lowered", is_flag=True, help="With the messages between ranks.")
 @click.option("--parameters", is_flag=True, help="With UNSHARD, RESHARD and REDUCE_GRAD; needs --lowered.")
-def command(subject: str, counts: Counts, path: str, *, lowered: bool, parameters: bool) -> None:
+def command(subject: str, counts: Counts, model: Model, path: str, *, lowered: bool, parameters: bool) -> None:
     """Write a schedule as CSV, one row per rank, as PyTorch's pipelining reads it; a file that is there is replaced."""
     if parameters and not lowered:
         raise click.UsageError("--parameters goes with --lowered: PyTorch runs such actions only beside messages")
+    refuse_costs_alone(model)
     with doing(f"building {subject}"):
-        schedule = load(subject, counts)
+        schedule = load(subject, counts, model)
         schedule = schedule.lowered(parameters=parameters) if lowered else schedule
     if path == "-":
         from annopipe.scheduling.csv_format import write

@@ -8,18 +8,18 @@ import click
 import annopipe as ap
 from annopipe.cli.schedule.options import (
     Counts,
-    costs_option,
+    Model,
     counts_options,
     json_option,
+    model_options,
     subject_argument,
     width_of_terminal,
 )
 from annopipe.cli.schedule.printing import grid_of_actions, specification
 from annopipe.cli.schedule.progress import doing
-from annopipe.cli.schedule.subjects import is_file, load, spec_of
+from annopipe.cli.schedule.subjects import is_file, load, spec_of, warn_of_unknown_operations
 
 if TYPE_CHECKING:
-    from annopipe.scheduling.action_costs import ActionCosts
     from annopipe.scheduling.schedule import Schedule
     from annopipe.simulation import ScheduleTimeline
 
@@ -40,7 +40,7 @@ Examples:
 @click.command("show", epilog=_EXAMPLES)
 @subject_argument
 @counts_options(files=True)
-@costs_option
+@model_options
 @click.option("--png", metavar="PATH", help="Also write a picture (needs matplotlib).")
 @click.option("--html", metavar="PATH", help="Also write a page for a browser.")
 @click.option("--perfetto", metavar="PATH", help="Also write a trace for ui.perfetto.dev.")
@@ -50,7 +50,7 @@ Examples:
 def command(
     subject: str,
     counts: Counts,
-    costs: "ActionCosts | None",
+    model: Model,
     *,
     png: str | None,
     html: str | None,
@@ -59,31 +59,37 @@ def command(
     as_grid: bool,
     as_json: bool,
 ) -> None:
-    """Draw a schedule as it runs at some costs: F, I and W of every stage take 1 s, unless --costs says else.
+    """Draw a schedule as it runs at some costs: F, I and W take 1 s, unless --costs says else.
 
-    Costs are per stage and microbatch here; the order of a named schedule does not depend on them.
+    Costs are per microbatch on 1/p of the model, as in compare: with v stages a rank, a stage has 1/v of the times and
+    of the memory, unless --per-stage is given. A message stays whole. The order of a named schedule is its usual one,
+    whatever the costs are, unless --made-for-costs is given.
     """
     if as_spec + as_grid + as_json > 1:
         raise click.UsageError("--spec, --grid and --json each print something else: give one of them")
-    if as_spec and (costs or png or html or perfetto):
+    if as_spec and ((model.costs and not model.made_for_costs) or png or html or perfetto):
         raise click.UsageError(
             "--spec shows what the schedule is made from, before it runs: give it without costs or pictures"
         )
     if as_spec:
-        click.echo(specification(spec_of(subject, counts), width_of_terminal()))
+        click.echo(specification(spec_of(subject, counts, model), width_of_terminal()))
         return
     with doing(f"building {subject}"):
-        schedule = load(subject, counts)
+        schedule = load(subject, counts, model)
     _warn_of_broken_file(subject, schedule)
     if as_grid:
         click.echo(grid_of_actions(schedule.programs, width_of_terminal()))
     if as_grid and not (png or html or perfetto):
         return
     with doing(f"simulating {subject}"):
-        timeline = ap.simulate(schedule, costs)
+        if is_file(subject):
+            warn_of_unknown_operations(subject, schedule, model)
+        timeline = ap.simulate(schedule, model.of(schedule.placement))
         printed = "" if as_grid else _numbers(timeline) if as_json else _drawing(timeline)
     if printed:
         click.echo(printed)
+    if printed and not as_json and is_file(subject) and counts.placement is None and schedule.placement.stages > 1:
+        click.echo(f"\nread as a chain of {schedule.placement.stages} stages; --placement says else")
     title = f"{schedule.name}: {timeline.ranks} ranks, {schedule.microbatches} microbatches"
     drawn = ((png, timeline.to_png, (title,)), (html, timeline.to_html, (title,)), (perfetto, timeline.to_perfetto, ()))
     for path, write, titled in drawn:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 import annopipe as ap
-from annopipe.cli.schedule.options import Counts
+from annopipe.cli.schedule.options import Counts, Model
 
 if TYPE_CHECKING:
     from annopipe.scheduling.placement import Placement
     from annopipe.scheduling.schedule import Schedule
     from annopipe.scheduling.spec import ScheduleSpec
 
-__all__ = ["is_file", "load", "spec_of"]
+__all__ = ["is_file", "load", "spec_of", "warn_of_unknown_operations"]
 
 
 def is_file(subject: str) -> bool:
@@ -24,26 +24,49 @@ def is_file(subject: str) -> bool:
     return Path(subject).is_file() and not _is_name(subject)
 
 
-def load(subject: str, counts: Counts) -> "Schedule":
-    """The schedule.
+def load(subject: str, counts: Counts, model: Model | None = None) -> "Schedule":
+    """The schedule; a named one in an order that is made for the model's costs, if the model says so.
 
     Raises:
         click.UsageError: there is no such file, or options do not go with the subject.
         ScheduleError: there is no such name, the counts have no meaning for it, or the file is not wholly a schedule.
+        CostError: the order is to be made for costs that do not fit the stages.
     """
-    if is_file(subject):
-        return _read(subject, counts)
-    return spec_of(subject, counts).build()
+    if not is_file(subject):
+        return spec_of(subject, counts, model).build()
+    if model is not None and model.made_for_costs:
+        raise click.UsageError(f"--made-for-costs is for names: {subject} has its order")
+    return _read(subject, counts)
 
 
-def spec_of(name: str, counts: Counts) -> "ScheduleSpec":
+def warn_of_unknown_operations(path: str, schedule: "Schedule", model: Model) -> None:
+    """Say on stderr which operations of a file have no meaning here: a file only names them."""
+    from annopipe.scheduling.actions import COMPUTE, MESSAGES, PARAMETERS
+
+    timed = model.costs.operations if model.costs is not None else {}
+    known = {*timed, *(operation.name for operation in schedule.operations)}
+    known |= {*COMPUTE, *MESSAGES, *PARAMETERS}
+    extras = schedule.programs.numbering.extras
+    names = dict.fromkeys(action.kind for action in extras if not action.parts and action.kind not in known)
+    if names:
+        click.echo(
+            f"annopipe: a file only names operations: {', '.join(names)} of {path} take no time, unless --costs "
+            f"operations={{{next(iter(names))}=...}} gives it, and no memory",
+            err=True,
+        )
+
+
+def spec_of(name: str, counts: Counts, model: Model | None = None) -> "ScheduleSpec":
     """The specification of a named schedule; raises as `load` does."""
     if is_file(name):
         raise click.UsageError(f"{name} is a file, which has actions and no specification: name a schedule")
     if counts.placement is not None:
         raise click.UsageError(f"--placement is for files: {name} has its own")
     ranks, microbatches = counts.of_names
-    return ap.schedule_spec(name, ranks, microbatches, **counts.options)
+    spec = ap.schedule_spec(name, ranks, microbatches, **counts.options)
+    if model is None or not model.made_for_costs:
+        return spec
+    return ap.schedule_spec(name, ranks, microbatches, costs=model.of(spec.placement), **counts.options)
 
 
 def _is_name(subject: str) -> bool:

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from annopipe.errors import ScheduleError
 from annopipe.scheduling.generation.phased import phased_rank
 from annopipe.scheduling.generation.spec_fields import SpecFields
+from annopipe.simulation.ranks.timeline import ScheduleTimeline
 
-__all__ = ["Decision", "ReadyAction", "explain_phases", "missing_step"]
+__all__ = ["ReadyAction", "Decision", "explain_phases", "missing_step", "waiting"]
 
 
 @dataclass(frozen=True, order=True)
@@ -36,6 +37,8 @@ class Decision:
         chosen: the text of the action.
         why: one sentence.
         candidates: what was ready, in the order in which it would be taken.
+        idle: how long the rank did nothing before, when the order is simulated at the specification's costs.
+        waited_for: the input that came last, and where it was made; "" when the rank was not idle.
     """
 
     rank: int
@@ -44,11 +47,15 @@ class Decision:
     chosen: str
     why: str
     candidates: tuple[ReadyAction, ...] = ()
+    idle: float = 0.0
+    waited_for: str = ""
 
     def __str__(self) -> str:
         """The decision as lines of text."""
         when = "" if self.time is None else f", time {self.time:g}"
         lines = [f"rank {self.rank}, step {self.step}{when}: {self.chosen}", self.why]
+        if self.waited_for:
+            lines.append(f"before, the rank was idle for {self.idle:g}: it waited for {self.waited_for}")
         width = max((len(candidate.action) for candidate in self.candidates), default=0)
         for candidate in self.candidates:
             state = candidate.refused or "ready"
@@ -56,6 +63,23 @@ class Decision:
                 f"  {candidate.action:<{width}}  urgency {candidate.urgency}  turn {candidate.turn:>3}  {state}"
             )
         return "\n".join(lines)
+
+
+def waiting(timeline: ScheduleTimeline, rank: int, step: int) -> tuple[float, str]:
+    """How long a rank was idle before a step, and for which input it waited; (0.0, "") when it was not."""
+    own, programs = timeline.computations[rank], timeline.programs
+    free = timeline.ends[own[step - 1]] if step else 0.0
+    idle = timeline.starts[own[step]] - free
+    if idle <= 0.0:
+        return 0.0, ""
+    latest = max(programs.inputs(own[step]), key=lambda number: timeline.ends[number])
+    if programs.link[latest] < 0:
+        return idle, programs.label(latest).text
+    sender, _ = programs.links[programs.link[latest]]
+    made = programs.label(programs.first[latest]).text
+    on_its_way = timeline.ends[latest] - timeline.ends[programs.first[latest]]
+    sent = f", whose message took {on_its_way:g}" if on_its_way > 0.0 else ""
+    return idle, f"{made} of rank {sender}{sent}"
 
 
 def explain_phases(spec: SpecFields, rank: int, step: int) -> Decision:

@@ -131,9 +131,11 @@ def _stuck(programs: RankPrograms, ends: Sequence[float], held: Sequence[tuple[i
             where = (
                 f"which rank {owner[missing]} has not reached" if owner.get(missing, -1) >= 0 else "which no rank does"
             )
-            step = list(programs.ranks[rank]).index(number)
+            before = list(programs.ranks[rank])[: list(programs.ranks[rank]).index(number)]
+            step = sum(programs.link[other] < 0 or programs.link[other] in programs.own for other in before)
+            counted = f"step {step}" if step == len(before) else f"step {step} (without messages)"
             what, whom = programs.label(number).text, programs.label(missing).text
-            lines.append(f"rank {rank}, step {step}: {what} waits for {whom}, {where}")
+            lines.append(f"rank {rank}, {counted}: {what} waits for {whom}, {where}")
     more = [f"and {len(lines) - _NAMED} more ranks"] if len(lines) > _NAMED else []
     name = f"schedule {programs.name!r}" if programs.name else "the schedule"
     return "\n  ".join(

@@ -134,8 +134,16 @@ class ScheduleTimeline(Timeline):
 
     @cached_property
     def window(self) -> float:
-        """The largest last end minus first start of a rank."""
-        return max((end - start for start, end in self._bounds), default=0.0)
+        """The largest last end minus first start of a rank, of actions that take time."""
+        durations = self.programs.durations
+        largest = 0.0
+        for own, beside in zip(self.computations, self.operations, strict=True):
+            first = next((n for n in own if durations[n]), None)
+            last = next((n for n in reversed(own) if durations[n]), None)
+            timed = [n for n in (first, last, *beside) if n is not None and durations[n]]
+            if timed:
+                largest = max(largest, max(self.ends[n] for n in timed) - min(self.starts[n] for n in timed))
+        return largest
 
     @cached_property
     def busy(self) -> tuple[float, ...]:
@@ -228,16 +236,20 @@ class ScheduleTimeline(Timeline):
             "messages": [asdict(message) for message in self.messages],
         }
 
-    def to_html(self, path: str | PathLike[str], title: str = "annopipe timeline") -> None:
-        """Write one self-contained page for a browser."""
-        html.write(path, {self.name: self}, title)
+    @property
+    def _title(self) -> str:
+        return f"annopipe schedule {self.name}".strip()
 
-    def to_png(self, path: str | PathLike[str], title: str = "annopipe timeline") -> None:
+    def to_html(self, path: str | PathLike[str], title: str | None = None) -> None:
+        """Write one self-contained page for a browser."""
+        html.write(path, {self.name: self}, self._title if title is None else title)
+
+    def to_png(self, path: str | PathLike[str], title: str | None = None) -> None:
         """Write a picture; needs matplotlib.
 
         Raises AnnopipeError when matplotlib is not installed.
         """
-        png.write(path, {self.name: self}, title)
+        png.write(path, {self.name: self}, self._title if title is None else title)
 
     def to_perfetto(self, path: str | PathLike[str]) -> None:
         """Write a Chrome trace (JSON) for https://ui.perfetto.dev or chrome://tracing."""

@@ -319,5 +319,11 @@
     context.lineWidth = 1.4;
     context.strokeRect(0.7, 0.7, wide - 1.4, high - 1.4);
   }, () => true);
+  const rows = drawings.length ? drawings[0].ranks : [];
+  for (const row of rows.length > 2 ? [rows[0], rows[rows.length - 1]] : rows)
+    shell.entry(`memory of rank ${row.rank}`, (context, wide, high) => {
+      context.fillStyle = curveColour(drawings[0], row);
+      context.fillRect(0, high / 2 - 1, wide, 2);
+    }, () => true);
   shell.run({ drawings, draw, find, describe, right: RIGHT });
 })();

@@ -34,6 +34,7 @@ def test_a_step_after_idling_is_explained_when_it_begins():
     assert str(decision) == (
         "rank 0, step 2, time 4: 0B0\n"
         "B is the most urgent kind that may run; it is its turn\n"
+        "before, the rank was idle for 2: it waited for 1B0 of rank 1\n"
         "  0B0  urgency 0  turn   0  ready\n"
         "  0F2  urgency 1  turn   2  over the limit: 2 of 2 in flight; what is begun must be finished"
     )
@@ -98,3 +99,12 @@ def test_a_rank_may_have_nothing_to_do():
 
 def test_a_decision_without_candidates_is_two_lines():
     assert str(Decision(1, 2, None, "1F0", "because")) == "rank 1, step 2: 1F0\nbecause"
+
+
+def test_an_idle_rank_is_told_for_what_it_waited():
+    for name in ("1f1b", "gpipe"):
+        decision = ap.schedule_spec(name, ranks=2, microbatches=2).explain(1, 0)
+        assert (decision.idle, decision.waited_for) == (1.0, "0F0 of rank 0")
+    rules = ScheduleSpec(placement.linear(2), 2, in_flight="p - r", costs=ap.costs.table(latency=0.5))
+    assert "waited for 0F0 of rank 0, whose message took 0.5" in str(rules.explain(1, 0))
+    assert rules.explain(0, 1).waited_for == ""

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import annopipe as ap
 from annopipe.simulation.ranks import html
 from annopipe.simulation.ranks.spans import RankSpan
 from tests.simulation.pages import NASTY, Outline, data
@@ -122,7 +123,7 @@ def test_script_draws_the_number_of_every_action_and_outlines_the_critical_path(
     numbers = [text for text in report["first"] if text in {"0", "1", "2", "3"}]
     assert len(numbers) >= sum(map(len, timeline.spans))
     assert {"rank 0", "rank 1", "memory", "2"} <= set(report["first"])
-    assert report["legend"] == ["forward", "backward", "critical path"]
+    assert report["legend"] == ["forward", "backward", "critical path", "memory of rank 0", "memory of rank 1"]
     assert report["outlines"] == len([part for part in timeline.critical_path if isinstance(part, RankSpan)]) + 1
 
 
@@ -159,3 +160,8 @@ def test_numbers_come_with_zoom_where_actions_are_too_narrow(tmp_path):
 def test_script_runs_for_every_kind_of_timeline(tmp_path, timeline):
     report = run_page(tmp_path, {"a": timeline, "b": timeline}, 110, 30, 0, 500, 30, 3)
     assert len(report["tips"]) == 2
+
+
+def test_a_page_without_a_title_names_the_schedule(tmp_path: Path) -> None:
+    ap.simulate(ap.schedule("zbv", 2, 2)).to_html(tmp_path / "a.html")
+    assert "<title>annopipe schedule zbv</title>" in (tmp_path / "a.html").read_text(encoding="utf-8")

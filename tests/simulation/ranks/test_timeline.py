@@ -79,7 +79,8 @@ def test_makespan_and_idle_times_agree_with_the_longest_path(subject):
     own = [[reference[n] for n in numbers] for numbers in timeline.computations]
     both = [times + [reference[n] for n in beside] for times, beside in zip(own, timeline.operations, strict=True)]
     assert timeline.makespan == max((end for times in both for _, end in times), default=0)
-    windows = [max(end for _, end in times) - min(start for start, _ in times) for times in both if times]
+    timed = [[(start, end) for start, end in times if end > start] for times in both]
+    windows = [max(end for _, end in times) - min(start for start, _ in times) for times in timed if times]
     assert timeline.window == max(windows, default=0)
     busy = [sum(end - start for start, end in times) for times in own]
     assert list(timeline.busy) == busy
