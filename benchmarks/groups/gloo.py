@@ -69,10 +69,15 @@ class GlooGroup(dist.ProcessGroup):
                 "This PyTorch has no gloo, which emulated and pinned groups stand on: install one with it."
             )
         backend = dist.ProcessGroupGloo(info.store, info.group_rank, info.group_size, info.timeout)
+        self._store = info.store
         self.gloo = dist.ProcessGroup(info.store, info.group_rank, info.group_size)
         for group in (self.gloo, self):
             group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
             group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)
+
+    def get_group_store(self) -> Any:
+        """Where the group's ranks met; the base class knows it only of groups that are made in C++."""
+        return self._store
 
     def issue(self, collective: Collective) -> dist.Work:
         """Start a data collective without waiting for it."""

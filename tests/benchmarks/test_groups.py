@@ -552,5 +552,16 @@ def test_pinned_copies_run_on_the_side_stream_between_the_two_orderings() -> Non
     ]
 
 
+def test_a_python_group_knows_the_store_in_which_its_ranks_met() -> None:
+    emulated.register()
+    dist.init_process_group("emulated", store=dist.HashStore(), rank=0, world_size=1, pg_options=FAST)
+    try:
+        store = world().get_group_store()
+        store.set("key", "value")
+        assert store.get("key") == b"value"
+    finally:
+        dist.destroy_process_group()
+
+
 if __name__ == "__main__":
     work(int(sys.argv[1]), *sys.argv[2:])
