@@ -243,10 +243,10 @@ def test_actions_that_take_no_time_do_not_lengthen_the_window():
 @pytest.mark.parametrize("rank", [["0F0", "0F0", "0B0"], ["0F0", "0F1", "(0F1;0B0)OVERLAP_F_B", "0B1"]])
 def test_an_action_that_is_done_twice_is_refused(rank):
     with pytest.raises(ScheduleError, match=r"rank 0: 0F. is done twice"):
-        ap.Schedule.of(placement.linear(1), 2, [rank]).simulated()
+        ap.Schedule.of(ap.placement.linear(1), 2, [rank]).simulated()
 
 
 def test_a_rank_that_waits_is_named_with_the_step_of_its_schedule():
-    stuck = ap.Schedule.of(placement.linear(2), 2, [["0F0", "0F1", "0B0", "0B1"], ["1F0", "1B1", "1F1", "1B0"]])
+    stuck = ap.Schedule.of(ap.placement.linear(2), 2, [["0F0", "0F1", "0B0", "0B1"], ["1F0", "1B1", "1F1", "1B0"]])
     with pytest.raises(ScheduleError, match=r"rank 0, step 2 \(without messages\): 0B0 waits for"):
         stuck.simulated()

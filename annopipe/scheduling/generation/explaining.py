@@ -7,7 +7,7 @@ from annopipe.scheduling.generation.phased import phased_rank
 from annopipe.scheduling.generation.spec_fields import SpecFields
 from annopipe.simulation.ranks.timeline import ScheduleTimeline
 
-__all__ = ["ReadyAction", "Decision", "explain_phases", "missing_step", "waiting"]
+__all__ = ["Decision", "ReadyAction", "explain_phases", "missing_step", "waiting"]
 
 
 @dataclass(frozen=True, order=True)
