@@ -46,9 +46,10 @@ class Alarm:
         for group in groups:
             if group not in self._groups:
                 store: Any = group.get_group_store()  # the stub lacks clone
-                # A connection of its own: nothing else waits while this one is waited for.
-                self._stores = [*self._stores, store.clone()]
                 self._groups = [*self._groups, group]
+                if store is not None:  # a group that is written in Python may have none
+                    # A connection of its own: nothing else waits while this one is waited for.
+                    self._stores = [*self._stores, store.clone()]
 
     @property
     def heard(self) -> str:
