@@ -82,7 +82,7 @@ def test_a_stopped_rank_is_named_within_the_timeout(tmp_path, where, ending):
     assert said["took_s"] < limit_s()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ranks_that_do_not_talk_to_the_stopped_one_stop_as_well(tmp_path):
     found = run_faulty(tmp_path, 4, "stop", 2, schedule="dualpipev")
     assert sorted(found) == [0, 1, 3]
@@ -91,7 +91,7 @@ def test_ranks_that_do_not_talk_to_the_stopped_one_stop_as_well(tmp_path):
         assert said["took_s"] < limit_s()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["raise", "stop", "kill"])
 def test_a_fault_crosses_expert_groups_to_the_other_pipeline(tmp_path, kind):
     found = run_faulty(tmp_path, 4, kind, 3, layout="experts")

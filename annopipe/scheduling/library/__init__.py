@@ -11,7 +11,7 @@ from typing import Any
 from annopipe.errors import ScheduleError
 from annopipe.scheduling.action_costs import ActionCosts
 from annopipe.scheduling.library import folded, looped, one_stage, towers, two_copies
-from annopipe.scheduling.library.entry import Entry
+from annopipe.scheduling.library.entries import Entry
 from annopipe.scheduling.schedule import Schedule
 from annopipe.scheduling.spec import ScheduleSpec
 

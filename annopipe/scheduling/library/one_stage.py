@@ -1,7 +1,7 @@
 """Schedules with one stage a rank."""
 
 from annopipe.scheduling import placement
-from annopipe.scheduling.library.entry import Entry
+from annopipe.scheduling.library.entries import Entry
 from annopipe.scheduling.spec import ScheduleSpec
 
 __all__ = ["ENTRIES"]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from annopipe.errors import ScheduleError
 from annopipe.scheduling import placement
-from annopipe.scheduling.library.entry import Entry
+from annopipe.scheduling.library.entries import Entry
 from annopipe.scheduling.spec import ScheduleSpec
 
 __all__ = ["ENTRIES"]

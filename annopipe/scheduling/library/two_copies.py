@@ -3,7 +3,7 @@
 from annopipe.errors import ScheduleError
 from annopipe.scheduling import placement
 from annopipe.scheduling.action_costs import ActionCosts
-from annopipe.scheduling.library.entry import Entry
+from annopipe.scheduling.library.entries import Entry
 from annopipe.scheduling.spec import ScheduleSpec
 
 __all__ = ["ENTRIES"]
