@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from annopipe.scheduling.library import schedule, schedule_spec, schedules
     from annopipe.scheduling.operations import Operation
     from annopipe.scheduling.placement import Placement
-    from annopipe.scheduling.schedule import Schedule
+    from annopipe.scheduling.schedule_class import Schedule
     from annopipe.scheduling.spec import ScheduleSpec
     from annopipe.simulation import Timeline, simulate
 
@@ -78,7 +78,7 @@ _EXPORTS = {
     "OverlapPlan": "annopipe.ordering.plan",
     "OverlapProblem": "annopipe.ordering.problem",
     "Port": "annopipe.graphs.ports",
-    "Schedule": "annopipe.scheduling.schedule",
+    "Schedule": "annopipe.scheduling.schedule_class",
     "StageGraph": "annopipe.graphs.stage_graph",
     "StageGraphs": "annopipe.graphs.stage_graphs",
     "Timeline": "annopipe.simulation",

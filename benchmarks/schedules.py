@@ -18,7 +18,7 @@ from tabulate import tabulate
 
 from annopipe.scheduling.action_costs import table
 from annopipe.scheduling.library import schedule
-from annopipe.scheduling.schedule import Schedule
+from annopipe.scheduling.schedule_class import Schedule
 from annopipe.simulation import simulate
 
 __all__ = ["Measured", "command", "measure"]

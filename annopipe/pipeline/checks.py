@@ -10,7 +10,7 @@ from torch import nn
 from annopipe.errors import PipelineError
 from annopipe.ordering.registry import Policy
 from annopipe.scheduling.actions import BUILTIN_KINDS
-from annopipe.scheduling.schedule import Schedule
+from annopipe.scheduling.schedule_class import Schedule
 
 __all__ = ["check_grad_mode", "check_loss", "check_made", "check_modules", "check_operations", "facts_of"]
 

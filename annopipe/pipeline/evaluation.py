@@ -10,7 +10,7 @@ from annopipe.graphs.extraction import extract
 from annopipe.graphs.ops import has_effect
 from annopipe.graphs.stage_graph import body
 from annopipe.graphs.stage_graphs import StageGraphs
-from annopipe.scheduling.schedule import Schedule
+from annopipe.scheduling.schedule_class import Schedule
 
 __all__ = ["evaluation_mode", "forward_only", "forwards_of", "without_gradients"]
 

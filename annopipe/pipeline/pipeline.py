@@ -36,7 +36,7 @@ from annopipe.pipeline.stage import LocalStage
 from annopipe.pipeline.step_inputs import Scale, StepInputs
 from annopipe.pipeline.tied import TiedParameters
 from annopipe.scheduling.actions import BUILTIN_KINDS
-from annopipe.scheduling.schedule import Schedule
+from annopipe.scheduling.schedule_class import Schedule
 
 __all__ = ["Pipeline"]
 

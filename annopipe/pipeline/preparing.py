@@ -32,7 +32,7 @@ from annopipe.pipeline.messages import Messages
 from annopipe.pipeline.peers import AgreedError, Peers
 from annopipe.pipeline.stage import LocalStage
 from annopipe.scheduling.actions import BACKWARDS
-from annopipe.scheduling.schedule import Schedule
+from annopipe.scheduling.schedule_class import Schedule
 
 __all__ = ["Call", "Settings", "prepare", "talk"]
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from annopipe.scheduling.library import Entry, entry, schedule, schedule_spec, schedules
     from annopipe.scheduling.operations import Operation
     from annopipe.scheduling.placement import Placement
-    from annopipe.scheduling.schedule import Schedule
+    from annopipe.scheduling.schedule_class import Schedule
     from annopipe.scheduling.spec import ScheduleSpec
 
 _EXPORTS = {
@@ -28,7 +28,7 @@ _EXPORTS = {
     "Operation": "annopipe.scheduling.operations",
     "Placement": "annopipe.scheduling.placement",
     "ReadyAction": "annopipe.scheduling.generation.explaining",
-    "Schedule": "annopipe.scheduling.schedule",
+    "Schedule": "annopipe.scheduling.schedule_class",
     "ScheduleSpec": "annopipe.scheduling.spec",
     "entry": "annopipe.scheduling.library",
     "overlap": "annopipe.scheduling.actions",

@@ -14,7 +14,7 @@ from annopipe.scheduling.generation.rules import Rules
 from annopipe.scheduling.generation.spec_fields import SpecFields
 from annopipe.scheduling.operations import insert_operations
 from annopipe.scheduling.programs import Programs
-from annopipe.scheduling.schedule import Schedule
+from annopipe.scheduling.schedule_class import Schedule
 
 __all__ = ["ScheduleSpec"]
 

@@ -4,7 +4,7 @@ from torch import nn
 
 import annopipe as ap
 from annopipe.scheduling import placement
-from annopipe.scheduling.schedule import Schedule
+from annopipe.scheduling.schedule_class import Schedule
 
 
 def two_forwards_at_once():

@@ -8,7 +8,7 @@ from functools import cache
 
 from annopipe.scheduling.action_costs import ActionCosts
 from annopipe.scheduling.actions import Action
-from annopipe.scheduling.schedule import Schedule
+from annopipe.scheduling.schedule_class import Schedule
 
 Key = tuple[str, int, int]  # kind, stage, microbatch
 Sent = tuple[Key, int]  # what an action made, and the stage that it goes to

@@ -6,7 +6,7 @@ from annopipe.scheduling import placement as placements
 from annopipe.scheduling.action_costs import ActionCosts, table
 from annopipe.scheduling.actions import Action, overlap
 from annopipe.scheduling.placement import Placement
-from annopipe.scheduling.schedule import Schedule
+from annopipe.scheduling.schedule_class import Schedule
 
 EIGHTHS = st.integers(0, 16).map(lambda n: n / 8)  # sums of these are exact
 

@@ -10,7 +10,7 @@ from annopipe.errors import ScheduleError
 from annopipe.scheduling import csv_format, placement
 from annopipe.scheduling.operations import Operation
 from annopipe.scheduling.programs import Programs
-from annopipe.scheduling.schedule import Schedule
+from annopipe.scheduling.schedule_class import Schedule
 from tests.scheduling.strategies import programs
 
 ONE_F_ONE_B = [["0F0", "0F1", "0B0", "0B1"], ["1F0", "1B0", "1F1", "1B1"]]

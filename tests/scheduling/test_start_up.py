@@ -1,9 +1,12 @@
 """Schedules are at hand at once: nothing heavy is imported for them."""
 
+import importlib.util
 import subprocess
 import sys
 
 import pytest
+
+from annopipe import scheduling
 
 HEAVY = ("torch", "numpy", "matplotlib", "rich", "tabulate", "click")
 PROGRAMS = {
@@ -28,3 +31,10 @@ def test_schedules_are_simulated_without_importing_anything_heavy(name: str) -> 
     program = f"{PROGRAMS[name]}\nimport sys\nprint(*[name for name in {HEAVY} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert found.stdout.split() == []
+
+
+def test_no_module_hides_a_name_of_its_package():
+    """Importing a submodule sets an attribute of its package, which would come before a name imported when used."""
+    for name in scheduling.__all__:
+        if name != "placement":
+            assert importlib.util.find_spec(f"annopipe.scheduling.{name}") is None, name

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from annopipe.errors import ScheduleError
 from annopipe.scheduling import placement
 from annopipe.scheduling.actions import BUILTIN_KINDS, Action
-from annopipe.scheduling.schedule import Schedule
+from annopipe.scheduling.schedule_class import Schedule
 from tests.scheduling.strategies import actions
 from tests.scheduling.torch_schedules import (
     CLASSES,

@@ -10,7 +10,7 @@ from annopipe.cli.schedule.progress import doing
 from annopipe.cli.schedule.subjects import is_file, load
 
 if TYPE_CHECKING:
-    from annopipe.scheduling.schedule import Schedule
+    from annopipe.scheduling.schedule_class import Schedule
 
 __all__ = ["command"]
 

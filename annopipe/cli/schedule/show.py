@@ -20,7 +20,7 @@ from annopipe.cli.schedule.progress import doing
 from annopipe.cli.schedule.subjects import is_file, load, spec_of, warn_of_unknown_operations
 
 if TYPE_CHECKING:
-    from annopipe.scheduling.schedule import Schedule
+    from annopipe.scheduling.schedule_class import Schedule
     from annopipe.simulation import ScheduleTimeline
 
 __all__ = ["command"]

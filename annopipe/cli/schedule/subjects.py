@@ -11,7 +11,7 @@ from annopipe.cli.schedule.options import Counts, Model
 
 if TYPE_CHECKING:
     from annopipe.scheduling.placement import Placement
-    from annopipe.scheduling.schedule import Schedule
+    from annopipe.scheduling.schedule_class import Schedule
     from annopipe.scheduling.spec import ScheduleSpec
 
 __all__ = ["is_file", "load", "spec_of", "warn_of_unknown_operations"]

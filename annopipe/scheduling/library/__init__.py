@@ -12,7 +12,7 @@ from annopipe.errors import ScheduleError
 from annopipe.scheduling.action_costs import ActionCosts
 from annopipe.scheduling.library import folded, looped, one_stage, towers, two_copies
 from annopipe.scheduling.library.entries import Entry
-from annopipe.scheduling.schedule import Schedule
+from annopipe.scheduling.schedule_class import Schedule
 from annopipe.scheduling.spec import ScheduleSpec
 
 __all__ = ["Entry", "entry", "schedule", "schedule_spec", "schedules"]

@@ -9,7 +9,7 @@ from annopipe.scheduling import placement
 from annopipe.scheduling.action_costs import table
 from annopipe.scheduling.checking.checker import check
 from annopipe.scheduling.programs import Programs
-from annopipe.scheduling.schedule import Schedule
+from annopipe.scheduling.schedule_class import Schedule
 
 CHAIN = placement.linear(2)
 SEND = ("0F0 0SEND_F0 0RECV_B0 0B0", "1RECV_F0 1F0 1B0 1SEND_B0")

@@ -9,7 +9,7 @@ from annopipe.scheduling import placement
 from annopipe.scheduling.action_costs import table
 from annopipe.scheduling.operations import Operation
 from annopipe.scheduling.programs import Programs
-from annopipe.scheduling.schedule import Schedule
+from annopipe.scheduling.schedule_class import Schedule
 from annopipe.scheduling.spec import ScheduleSpec
 from tests.scheduling.generation.specs import OPERATIONS, any_placement, calm
 
