@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any
+from typing import Any, cast
 
 from annopipe.errors import CostError, ScheduleError
 from annopipe.scheduling.actions import COMPUTE, Action
@@ -124,8 +124,8 @@ class ActionCosts:
     def _exposed_alone(self, kind: str, stage: int) -> float:
         if kind == "B" and "B" not in self.exposed and self.B is None:
             return self._exposed_alone("I", stage) + self._exposed_alone("W", stage)
-        given = self.exposed.get(kind, 0.0)
-        return 0.0 if callable(given) else _number(given, f"exposed {kind}", stage)
+        # Only that of FB may be a function: the others are refused when the costs are made.
+        return _number(cast("float | Sequence[float]", self.exposed.get(kind, 0.0)), f"exposed {kind}", stage)
 
     def refuse_other_stages(self, numbering: Numbering) -> None:
         """Raise CostError when a sequence does not have one entry for each stage."""

@@ -96,6 +96,15 @@ class Programs:
         """The actions of one rank."""
         return tuple(map(self.numbering.action, self.ranks[rank]))
 
+    def text(self, rank: int, step: int) -> str:
+        """The text of the action of a rank at a step.
+
+        >>> from annopipe.scheduling import placement
+        >>> Programs.of(placement.linear(1), 1, [["0F0", "0B0"]]).text(0, 1)
+        '0B0'
+        """
+        return self.numbering.text(self.ranks[rank][step])
+
     def texts(self) -> list[list[str]]:
         """Every action as text, rank by rank.
 

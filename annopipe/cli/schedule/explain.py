@@ -72,7 +72,10 @@ def command(name: str, counts: Counts, model: Model, rank: int, step: int, *, as
 
 def _shortened(decision: "Decision") -> "Decision":
     """The decision with the first candidates of each kind, and what was chosen."""
-    chosen = decision.chosen.split("&")
+    from annopipe.scheduling.actions import Action
+
+    action = Action.parse(decision.chosen)
+    chosen = [str(part) for part in action.parts or (action,)]
     counts: Counter[int] = Counter()
     kept = []
     for candidate in decision.candidates:

@@ -103,7 +103,7 @@ def deadlock_error(programs: Programs, stopped: Mapping[int, tuple[int, int]]) -
                 programs,
                 rank,
                 step,
-                f"{_text(programs, rank, step)} waits for {programs.numbering.text(needed)}, which no rank does",
+                f"{programs.text(rank, step)} waits for {programs.numbering.text(needed)}, which no rank does",
                 "add it",
             )
         rank = places[needed][0]
@@ -128,13 +128,9 @@ def _wait(
     stopped: Mapping[int, tuple[int, int]],
 ) -> str:
     step, held = stop[0], stopped[there][0]
-    behind = "" if at == held else f" behind {_text(programs, there, held)}"
-    wanted = f"{_text(programs, there, at)} on rank {there}, step {at}{behind}"
-    return f"rank {rank}, step {step}: {_text(programs, rank, step)} waits for {wanted}"
-
-
-def _text(programs: Programs, rank: int, step: int) -> str:
-    return programs.numbering.text(programs.ranks[rank][step])
+    behind = "" if at == held else f" behind {programs.text(there, held)}"
+    wanted = f"{programs.text(there, at)} on rank {there}, step {at}{behind}"
+    return f"rank {rank}, step {step}: {programs.text(rank, step)} waits for {wanted}"
 
 
 def _places(programs: Programs, wanted: set[int]) -> dict[int, tuple[int, int]]:

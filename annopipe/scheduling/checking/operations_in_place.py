@@ -56,7 +56,7 @@ def _of_stage(facts: Facts, operation: Operation, stage: int, places: _Places) -
     for action, position in anchors.items():
         anchor = facts.place_at(position)
         rank, step = anchor
-        text = facts.programs.numbering.text(facts.programs.ranks[rank][step])
+        text = facts.programs.text(rank, step)
         found = places.pop(action, [])
         side = "behind" if after else "in front of"
         if not found:

@@ -39,8 +39,7 @@ def whole_batch_first(facts: Facts) -> None:
             raise problem(
                 programs,
                 *early,
-                f"{numbering.text(programs.ranks[early[0]][early[1]])} {where}, and the loss of stage {stage} needs "
-                "the whole batch",
+                f"{programs.text(*early)} {where}, and the loss of stage {stage} needs the whole batch",
                 f"put every F of stage {stage} in front of its first backward",
                 also=[late],
             )

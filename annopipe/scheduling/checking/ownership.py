@@ -31,7 +31,7 @@ def own_stages_only(facts: Facts) -> None:
 
 def _foreign(facts: Facts, rank: int, step: int, stage: int) -> ScheduleError:
     programs = facts.programs
-    text = programs.numbering.text(programs.ranks[rank][step])
+    text = programs.text(rank, step)
     held = " ".join(map(str, programs.placement.stages_on[rank]))
     owner = programs.placement.rank_of[stage]
     remedy = f"move it to rank {owner}, or choose another placement"

@@ -89,7 +89,7 @@ def gradients_reduced_last(facts: Facts) -> None:
                 raise problem(facts.programs, rank, step, f"{text} has no gradients: there is no backward", "drop it")
             _, end = facts.place_at(last)
             if end > step:
-                late = facts.programs.numbering.text(facts.programs.ranks[rank][end])
+                late = facts.programs.text(rank, end)
                 what = f"{text} is in front of {late} (step {end})"
                 remedy = f"put it behind the last backward of stage {stage}"
                 raise problem(facts.programs, rank, step, what, remedy, also=[(rank, end)])

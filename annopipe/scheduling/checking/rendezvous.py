@@ -69,9 +69,9 @@ def _error(
     waits = []
     for rank, step in places:
         other, at = facts.place_at(min(missing[stopped[rank]]))
-        behind = _text(facts, *facts.place_at(stopped[other]))
-        wanted = f"{_text(facts, other, at)} on rank {other}, step {at} behind {behind}"
-        waits.append(f"rank {rank}, step {step}: {_text(facts, rank, step)} waits for {wanted}")
+        behind = facts.programs.text(*facts.place_at(stopped[other]))
+        wanted = f"{facts.programs.text(other, at)} on rank {other}, step {at} behind {behind}"
+        waits.append(f"rank {rank}, step {step}: {facts.programs.text(rank, step)} waits for {wanted}")
     return problem(
         facts.programs,
         *places[0],
@@ -79,7 +79,3 @@ def _error(
         "lowered() puts the messages in anew",
         also=places[1:],
     )
-
-
-def _text(facts: Facts, rank: int, step: int) -> str:
-    return facts.programs.numbering.text(facts.programs.ranks[rank][step])
