@@ -1,4 +1,4 @@
-"""What each action waits for, as flat lists of action numbers: checks, lowering, generator and simulator share them.
+"""What each action waits for, as flat lists of action numbers, for checks and lowering.
 
     F(s)        F of every predecessor of s
     B(s), I(s)  F(s), and the input gradient of every successor: its B, or its I where its backward is split
@@ -7,8 +7,8 @@
     SEND_B(s)   B(s) or I(s)
     RECV        nothing: it is posted; what consumes waits for the arrival
 
-All of one microbatch. With messages, F, B and I wait for the SEND of a neighbour on another rank instead of what it
-sends. Order on a rank (also that of a stage which needs the whole batch) is not in here.
+All of one microbatch, whether a message lies between or not. Order on a rank (also that of a stage which needs the whole
+batch) is not in here.
 
 One number stands for a backward whether it is split or not: I ends what B would end (`ends`), so that nobody who waits
 has to know. A loop over actions is then
@@ -53,14 +53,14 @@ class Dependencies:
         return near + [number + distance for distance in self.further.get(number // microbatches, ())]
 
 
-def dependencies(placement: Placement, numbering: Numbering, *, messages: bool = False) -> Dependencies:
-    """The tables for a placement; `messages`: whether the programs have SEND and RECV.
+def dependencies(placement: Placement, numbering: Numbering) -> Dependencies:
+    """The tables for a placement.
 
     >>> from annopipe.scheduling import placement
     >>> numbering = Numbering(stages=2, microbatches=1)
-    >>> chain = dependencies(placement.linear(2), numbering, messages=True)
+    >>> chain = dependencies(placement.linear(2), numbering)
     >>> {numbering.text(n): [numbering.text(d) for d in chain.waits_for(n, 1)] for n in (1, 2, 3, 4)}
-    {'1F0': ['0SEND_F0'], '0B0': ['0F0', '1SEND_B0'], '1B0': ['1F0'], '0I0': ['0F0', '1SEND_B0']}
+    {'1F0': ['0F0'], '0B0': ['0F0', '1B0'], '1B0': ['1F0'], '0I0': ['0F0', '1B0']}
     """
     m, size = numbering.microbatches, numbering.size
     own, across, ends = [-1] * size, [-1] * size, list(range(size))
@@ -70,10 +70,8 @@ def dependencies(placement: Placement, numbering: Numbering, *, messages: bool =
         first = numbering.first(kind, stage)
         table[first : first + m] = range(target, target + m)
 
-    def neighbours(kind: str, stage: int, near: tuple[int, ...], sent: str, local: str) -> None:
-        rank = placement.rank_of[stage]
-        apart = [messages and placement.rank_of[other] != rank for other in near]
-        targets = [numbering.first(sent if a else local, other) for a, other in zip(apart, near, strict=True)]
+    def neighbours(kind: str, stage: int, near: tuple[int, ...], made_by: str) -> None:
+        targets = [numbering.first(made_by, other) for other in near]
         if targets:
             fill(across, kind, stage, targets[0])
         if targets[1:]:
@@ -82,9 +80,9 @@ def dependencies(placement: Placement, numbering: Numbering, *, messages: bool =
 
     for stage in range(placement.stages):
         forward, backward = numbering.first("F", stage), numbering.first("B", stage)
-        neighbours("F", stage, placement.predecessors[stage], "SEND_F", "F")
+        neighbours("F", stage, placement.predecessors[stage], "F")
         for kind in ("B", "I"):
-            neighbours(kind, stage, placement.successors[stage], "SEND_B", "B")
+            neighbours(kind, stage, placement.successors[stage], "B")
             fill(own, kind, stage, forward)
         fill(own, "W", stage, backward)
         fill(own, "SEND_F", stage, forward)
