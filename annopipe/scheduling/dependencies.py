@@ -7,8 +7,8 @@
     SEND_B(s)   B(s) or I(s)
     RECV        nothing: it is posted; what consumes waits for the arrival
 
-All of one microbatch, whether a message lies between or not. Order on a rank (also that of a stage which needs the whole
-batch) is not in here.
+All of one microbatch, whether a message lies between or not. Order on a rank (also that of a stage which needs the
+whole batch) is not in here.
 
 One number stands for a backward whether it is split or not: I ends what B would end (`ends`), so that nobody who waits
 has to know. A loop over actions is then
