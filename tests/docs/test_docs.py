@@ -14,6 +14,7 @@ from tools.pages import Block, blocks, commands, matches, run_python
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "schedules.md"
+PIPELINE = ROOT / "docs" / "pipeline.md"
 GALLERY = ROOT / "docs" / "schedule_gallery.md"
 README = ROOT / "README.md"
 
@@ -25,12 +26,15 @@ def in_an_empty_folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def schedules_chapter_of_the_readme() -> str:
-    (chapter,) = README.read_text(encoding="utf-8").split("## Schedules\n")[1:]
+def chapter_of_the_readme(name: str) -> str:
+    (chapter,) = README.read_text(encoding="utf-8").split(f"## {name}\n")[1:]
     return chapter.partition("\n## ")[0]
 
 
-PAGES = {"schedules.md": GUIDE.read_text(encoding="utf-8"), "README.md": schedules_chapter_of_the_readme()}
+PAGES = {
+    **{path.name: path.read_text(encoding="utf-8") for path in (GUIDE, PIPELINE)},
+    **{f"README.md, {name}": chapter_of_the_readme(name) for name in ("Schedules", "Training")},
+}
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -101,7 +105,7 @@ def test_every_schedule_of_the_gallery_has_its_picture():
     assert sum(path.stat().st_size for path in IMAGES.iterdir()) < 1_000_000
 
 
-@pytest.mark.parametrize("page", [GUIDE, GALLERY, README], ids=lambda path: path.name)
+@pytest.mark.parametrize("page", [GUIDE, PIPELINE, GALLERY, README], ids=lambda path: path.name)
 def test_links_lead_somewhere(page):
     text = page.read_text(encoding="utf-8")
     headings = re.findall("^#+ (.*)$", text, re.MULTILINE)
