@@ -22,6 +22,7 @@ from annopipe.graphs.arguments import Arguments, Guard
 from annopipe.graphs.attributes import SideEffects
 from annopipe.graphs.capture import foreign_tensors_as_constants
 from annopipe.graphs.cleanup import BOUNDARY_KEY
+from annopipe.graphs.distributed_tensors import DistributedTensors, is_distributed_tensor
 from annopipe.graphs.hit_loops import HitLoops
 from annopipe.graphs.module_paths import recorded_module_paths
 from annopipe.graphs.random_state import noticed_draws
@@ -48,6 +49,7 @@ class TracedCall(nn.Module):
     """Calls the module on flat tensors. Tracing runs it more than once; the attributes tell of the last run.
 
     Args:
+        distributed: the module's DTensors, in whose places tracing has their local tensors.
         run: ``call_stage``, or a capture of it.
 
     Attributes:
@@ -61,6 +63,7 @@ class TracedCall(nn.Module):
         arguments: Arguments,
         loss_fn: Callable[..., Any] | None,
         target: Arguments,
+        distributed: DistributedTensors,
         run: Callable[..., Any] = call_stage,
     ) -> None:
         super().__init__()
@@ -71,6 +74,7 @@ class TracedCall(nn.Module):
         self._stage = run
         self._is_captured = run is not call_stage
         self._tied = _tied(module)
+        self._distributed = distributed
         self.layout = OutputLayout((), (), (), pytrees.tree_flatten(())[1])
         self.moved: list[str] = []
 
@@ -92,7 +96,7 @@ class TracedCall(nn.Module):
     def _run(self, own: dict[str, Any], targets: dict[str, Any]) -> tuple[Any, torch.Tensor | None]:
         module = self.get_submodule(INNER)
         call = self._arguments.rebuild(own)
-        with _joined(self._tied), _put_back(module), recorded_module_paths(module):
+        with _joined(self._tied), self._distributed.wrapped(), _put_back(module), recorded_module_paths(module):
             target = self._target.rebuild(targets).args
             result, loss = self._stage(module, call.args, call.kwargs, self._loss_fn, target)
         if self._loss_fn is not None and (not isinstance(loss, torch.Tensor) or loss.dim() != 0):
@@ -111,7 +115,12 @@ class TracedCall(nn.Module):
         paths = pytrees.leaf_paths(result, "output")
         if twice := sorted({path for path in paths if paths.count(path) > 1}):
             raise CaptureError(f"two outputs are called {', '.join(twice)}: use other dictionary keys")
-        for path, leaf in zip(paths, leaves, strict=True):
+        for path, leaf in (*zip(paths, leaves, strict=True), (LOSS, loss), (AUXILIARY_LOSS, auxiliary)):
+            if is_distributed_tensor(leaf):
+                raise CaptureError(
+                    f"{path} is a DTensor placed {leaf.placements}: only plain tensors can be stage outputs; return "
+                    "its full_tensor() or to_local(), or have parallelize_module give local outputs"
+                )
             if isinstance(leaf, (torch.SymInt, torch.SymFloat, torch.SymBool)):
                 raise CaptureError(f"{path} is a number that depends on data: return it as a tensor")
         tensors = {path: leaf for path, leaf in zip(paths, leaves, strict=True) if isinstance(leaf, torch.Tensor)}

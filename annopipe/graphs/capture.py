@@ -18,6 +18,7 @@ from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._guards import detect_fake_mode
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.distributed.tensor import DTensor
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -131,6 +132,8 @@ class _ForeignTensors(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # DTensor runs operations on local tensors, which come here
         if not isinstance(func, torch._ops.OpOverload) or func in _LIFTS:
             return func(*args, **kwargs)
         differentiable = torch.is_grad_enabled() and func is not torch.ops.aten.detach.default

@@ -35,6 +35,8 @@ def clean_joint_graph(graph: fx.Graph) -> None:
 def _is_artefact(node: fx.Node) -> bool:
     if node.target in _ALIASES:
         return True  # graphs run without autograd, so a detach is the tensor itself
+    if node.target is _aten.view.default and BOUNDARY_KEY in meta.custom_tags(node):
+        return node.all_input_nodes[0].op == "placeholder"  # where a DTensor is made of its local tensor
     if node.target is _aten.clone.default and BOUNDARY_KEY in meta.custom_tags(node):
         return not meta.is_traced_in_backward(node)  # without gradients, nodes have no side
     waits_for_nothing = traits(node).pairing == WAIT_TENSOR and traits(node).wait and launch_of(node) is None

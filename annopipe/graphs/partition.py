@@ -3,7 +3,7 @@
 needs       a joint stage graph: tangent inputs, gradient outputs, nodes tagged with the side they were traced on.
 does        gives each node its side, then two calls of ``extract``; what crosses becomes saved and size ports.
 guarantees  forward outputs and gradients are those of the joint graph; a saved value is never a launch, never a tuple,
-            and not a view of a parameter or of another saved value (the view is made again in the backward); a getitem
+            and not a view of a parameter (gathered or not) or of another saved value (the view is made again in the backward); a getitem
             stays with its producer and a wait with its launch; operations with effects stay although nothing uses
             their result; the backward needs no buffer that the forward updates. What a checkpoint covers is not saved
             but computed again in the backward, just before its use (``annopipe.graphs.recomputation``).
@@ -25,7 +25,8 @@ from annopipe.graphs.stage_graph import StageGraph, body, input_nodes, output_no
 
 __all__ = ["partition"]
 
-_GRADIENTS = frozenset({"param_grad", "input_grad"})
+_GRADIENTS = frozenset({"param_grad", "input_grad", "unreduced"})
+_BOUND = frozenset({"param", "buffer", "unsharded"})
 
 
 def partition(joint: StageGraph) -> tuple[StageGraph, StageGraph | None]:
@@ -81,7 +82,7 @@ def _stays_with_input(node: fx.Node, forward: set[fx.Node]) -> bool:
 def _saved(joint: StageGraph, kept: set[fx.Node], roots: list[fx.Node]) -> list[Endpoint]:
     """What crosses: the forward values that the backward needs, without views of parameters and of each other."""
     names = {n: p for p, n in zip(joint.inputs, input_nodes(joint.graph), strict=True)}
-    bound = {n for n, p in names.items() if p.role in ("param", "buffer")}
+    bound = {n for n, p in names.items() if p.role in _BOUND}
     bound |= {n for n in joint.graph.nodes if n.op == "get_attr"}
     chains = {node: view_chain(node) for node in _crossing(joint, kept, roots)}
     shared = collections.Counter(root for root, _ in chains.values())

@@ -19,6 +19,8 @@ _SOURCES = {
     **dict.fromkeys(("param", "buffer"), "parameters and buffers come from graphs.bind(module)"),
     "input": "inputs come from graphs.bind_inputs(...)",
     **dict.fromkeys(("saved", "size"), "saved values come from the result of the graph before"),
+    "unsharded": "gathered parameters come from the result of graphs.unshard",
+    "unreduced": "unreduced gradients come from the result of the backward graph",
     "tangent": "tangents, the gradients of the outputs, come from you",
 }
 _CHECKED_ROLES = frozenset({"input", "tangent"})

@@ -12,6 +12,7 @@ from annopipe import pytrees
 from annopipe.errors import CaptureError, GraphError
 from annopipe.graphs.arguments import TARGET, Arguments, Guard, flatten_arguments
 from annopipe.graphs.backward_split import split_backward
+from annopipe.graphs.distributed_tensors import Layout, is_distributed_tensor, local_part, wrapped_gradients
 from annopipe.graphs.ports import Port
 from annopipe.graphs.source_guards import SourceGuards
 from annopipe.graphs.stage_graph import StageGraph
@@ -48,7 +49,9 @@ class StageGraphs:
     forward: parameters, buffers and inputs to outputs, saved values and buffer updates.
     backward: saved values and tangents to gradients; None when nothing requires grad.
     backward_input, backward_weight: the two halves of backward, split at first use.
-    unshard, reduce_grad: None, since no parameter of this stage is sharded.
+    unshard: sharded parameters to gathered ones, which the others take; None when nothing is gathered.
+    reduce_grad: unreduced gradients, which the backward gives (or their sum over microbatches), to those of the
+        parameters; None when nothing is reduced.
     modes, frozen: the module's training modes and frozen parameters, by name, when it was traced.
     sources: the Python values that strict tracing found in the module and around it, and that have to stay the same.
     default_dtype: torch's when the module was traced.
@@ -65,6 +68,7 @@ class StageGraphs:
     sources: SourceGuards = dataclasses.field(default_factory=SourceGuards)
     unshard: StageGraph | None = None
     reduce_grad: StageGraph | None = None
+    layouts: Mapping[str, Layout] = dataclasses.field(default_factory=dict)  # of parameters and buffers that are DTensors
     default_dtype: torch.dtype = dataclasses.field(default_factory=torch.get_default_dtype)
 
     @functools.cached_property
@@ -82,17 +86,16 @@ class StageGraphs:
         return self._halves[1] if self._halves else None
 
     def of_kind(self, kind: str) -> StageGraph | None:
-        """The graph of an action: F, B, I or W; None when nothing is differentiated."""
-        if kind == "F":
-            return self.forward
-        if kind == "B":
-            return self.backward
+        """The graph of an action: F, B, I, W, UNSHARD or REDUCE_GRAD; None when there is nothing to do."""
+        whole = {"F": self.forward, "B": self.backward, "UNSHARD": self.unshard, "REDUCE_GRAD": self.reduce_grad}
+        if kind in whole:
+            return whole[kind]
         if kind not in ("I", "W"):
-            raise GraphError(f"a stage has no graph {kind!r}; it has F, B, I and W")
+            raise GraphError(f"a stage has no graph {kind!r}; it has F, B, I, W, UNSHARD and REDUCE_GRAD")
         return self.backward_input if kind == "I" else self.backward_weight
 
     def bind(self, module: nn.Module) -> dict[str, Any]:
-        """Values for the parameter and buffer ports, by port name.
+        """Values for the parameter and buffer ports, by port name; of a DTensor, this rank's part.
 
         Raises:
             GraphError: the module lacks one, or it has another shape or dtype than the traced module's.
@@ -110,9 +113,11 @@ class StageGraphs:
                 raise GraphError(
                     f"{type(module).__name__} has no {port.role} {name!r}, which the graphs were traced with"
                 )
-            if reason := port.mismatch(tensors[name]):
+            self._check_layout(name, tensors[name])
+            value = local_part(tensors[name])
+            if reason := port.mismatch(value):
                 raise GraphError(f"{port.role} {name}: {reason}; trace this module again")
-            values[port.name] = tensors[name]
+            values[port.name] = value
         self._check_tying({**buffers, **parameters})
         return values
 
@@ -151,16 +156,32 @@ class StageGraphs:
                 if port.role == "buffer_update":
                     if port.source not in buffers:
                         raise GraphError(f"{type(module).__name__} has no buffer {port.source!r} to update")
-                    buffers[port.source].copy_(_of(values, port))
+                    local_part(buffers[port.source]).copy_(_of(values, port))
 
     def parameter_gradients(self, values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        """Gradients by canonical parameter name; those of tied weights are added up."""
+        """Gradients by canonical parameter name; those of tied weights are added up.
+
+        Those of DTensors are DTensors in the parameter's placement.
+        """
         gradients: dict[str, torch.Tensor] = {}
-        for port in self.backward.outputs if self.backward else ():
-            if port.role == "param_grad":
-                have, more = gradients.get(port.source), _of(values, port)
-                gradients[port.source] = more if have is None else have + more
-        return gradients
+        for port in self.gradient_ports:
+            have, more = gradients.get(port.source), _of(values, port)
+            gradients[port.source] = more if have is None else have + more
+        return wrapped_gradients(gradients, self.layouts)
+
+    @property
+    def gradient_ports(self) -> list[Port]:
+        """The ports of gradients of parameters: outputs of the backward, or of reduce_grad."""
+        graphs = [graph for graph in (self.backward, self.reduce_grad) if graph is not None]
+        return [port for graph in graphs for port in graph.outputs if port.role == "param_grad"]
+
+    def _check_layout(self, name: str, tensor: torch.Tensor) -> None:
+        """How a parameter lies on its mesh decides which collectives the graphs have."""
+        traced = self.layouts.get(name)
+        now = Layout.of(tensor) if is_distributed_tensor(tensor) else None
+        if now != traced:
+            told = [f"{layout.placements} on {layout.mesh}" if layout else "a plain tensor" for layout in (traced, now)]
+            raise CaptureError(f"{name} was {told[0]} when the module was traced and is {told[1]} now: trace again")
 
     def _check_tying(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Which names are one tensor decides which gradients are added up."""
@@ -187,8 +208,8 @@ class StageGraphs:
                 raise CaptureError(f"parameter {name} requires grad now and did not when traced: trace again")
 
     def _bound_ports(self) -> list[Port]:
-        graphs = [self.forward, *([self.backward] if self.backward else [])]
-        ports = {port.name: port for graph in graphs for port in graph.inputs if port.role in ("param", "buffer")}
+        graphs = (self.forward, self.backward, self.unshard, self.reduce_grad)
+        ports = {port.name: port for graph in graphs if graph is not None for port in graph.inputs if port.role in ("param", "buffer")}
         return list(ports.values())
 
 

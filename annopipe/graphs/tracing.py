@@ -22,12 +22,14 @@ from annopipe.graphs.capture import ForeignTensorError, export_joint
 from annopipe.graphs.checkpointing import CheckpointError, checkpoints_refused
 from annopipe.graphs.cleanup import clean_joint_graph
 from annopipe.graphs.describing import Names, described
+from annopipe.graphs.distributed_tensors import DistributedTensors, is_distributed_tensor, layouts
 from annopipe.graphs.dynamo import Captured, capture
 from annopipe.graphs.effects import without_tokens
 from annopipe.graphs.failures import Explained
 from annopipe.graphs.foreign_tags import UPSTREAM_TAGS, ForeignTag, checked_tags, translate
 from annopipe.graphs.hit_proof import marks_hits, prove_hit_loops
 from annopipe.graphs.ops import has_effect, note_declarations
+from annopipe.graphs.parameter_sharding import separate
 from annopipe.graphs.partition import partition
 from annopipe.graphs.random_state import untouched_random_state
 from annopipe.graphs.regions import place
@@ -117,9 +119,10 @@ def _trace(
     tensors = (*arguments.tensors, *target_arguments.tensors)
     plain = (ForeignTensorError, CheckpointError)
     captured = _captured(module, arguments, loss_fn, target_arguments) if strict else Captured(call_stage)
-    call = TracedCall(module, arguments, loss_fn, target_arguments, captured.run)
+    distributed = DistributedTensors(module)
+    call = TracedCall(module, arguments, loss_fn, target_arguments, distributed, captured.run)
     checkpoints = contextlib.nullcontext() if strict else checkpoints_refused()
-    with untouched_random_state(), _kept(module), Explained(module, plain=plain), checkpoints:
+    with untouched_random_state(), _kept(module), distributed.as_local(), Explained(module, plain=plain), checkpoints:
         joint = without_tokens(export_joint(call, tensors, lambda node: has_effect(node) or marks_hits(node)))
     if call.moved:
         raise CaptureError(
@@ -135,14 +138,17 @@ def _trace(
     names = Names(module, (*arguments.paths, *target_arguments.paths), outputs)
     graph = described(joint, names, (*arguments.guards, *target_arguments.guards))
     _refuse_lost_gradients(module, tensors, graph)
-    forward, backward = partition(graph)
-    for part in (forward, backward):
+    shards = layouts(module)
+    unshard, rest, reduce_grad = separate(graph, shards)
+    forward, backward = partition(rest)
+    for part in (forward, backward, unshard, reduce_grad):
         if part is not None:
             place(part)
     modes = {name: child.training for name, child in module.named_modules()}
     frozen = frozenset(name for name, p in module.named_parameters() if not p.requires_grad)
     known = arguments.without_tensors(), target_arguments.without_tensors()
-    return StageGraphs(forward, backward, *known, call.layout, modes, frozen, names.canonical, captured.guards)
+    held = call.layout, modes, frozen, names.canonical, captured.guards
+    return StageGraphs(forward, backward, *known, *held, unshard, reduce_grad, layouts=shards)
 
 
 def _captured(
@@ -205,9 +211,11 @@ def _refuse_untraceable_modules(module: nn.Module) -> None:
                     f"{key} of {name or 'the module'} has a hook on its gradient, which no graph runs: remove it, and "
                     "change the gradients that the backward graph returns instead"
                 )
-            if hasattr(type(tensor), "__tensor_flatten__") and type(tensor).__name__ != "FakeTensor":
+            subclass = hasattr(type(tensor), "__tensor_flatten__") and type(tensor).__name__ != "FakeTensor"
+            if subclass and not is_distributed_tensor(tensor):
                 kind = type(tensor).__name__
-                raise CaptureError(f"{key} of {name or 'the module'} is a {kind}: only plain tensors can be parameters")
+                raise CaptureError(f"{key} of {name or 'the module'} is a {kind}: only plain tensors and DTensors can be "
+                    "parameters")
 
 
 def _refuse_lost_gradients(module: nn.Module, tensors: tuple[torch.Tensor, ...], graph: StageGraph) -> None:
