@@ -21,6 +21,7 @@ ADAPTERS = {
     "torch.utils._python_dispatch to see tensors of others",
     "annopipe/graphs/checkpointing.py": "torch.utils.checkpoint, and torch.utils._python_dispatch to mark operations",
     "annopipe/graphs/declared_ops.py": "the schema of an operator",
+    "annopipe/graphs/distributed_tensors.py": "nn.Module (its tables of parameters and buffers)",
     "annopipe/graphs/dynamo.py": "torch._dynamo (graph capture, guards)",
     "annopipe/graphs/eager_kernels.py": "torch._C and torch._ops (Python kernels that only tracing uses)",
     "annopipe/graphs/effects.py": "the schema of an operator",

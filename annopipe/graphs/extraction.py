@@ -22,7 +22,7 @@ from annopipe.graphs.ops import is_getitem, launch_of, traits
 from annopipe.graphs.ports import Port
 from annopipe.graphs.stage_graph import StageGraph, add_input, copy_nodes, input_nodes, output_nodes
 
-__all__ = ["Endpoint", "ancestors", "extract", "saved_port"]
+__all__ = ["Endpoint", "ancestors", "descendants", "extract", "saved_port"]
 
 Endpoint = tuple[Port, fx.Node]
 
@@ -75,6 +75,17 @@ def ancestors(nodes: Iterable[fx.Node], *, stop: Iterable[fx.Node] = ()) -> set[
             found.add(node)
             if node not in boundary:
                 pending += node.all_input_nodes
+    return found
+
+
+def descendants(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    """``nodes`` and all that depends on them."""
+    found, pending = set[fx.Node](), list(nodes)
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending += node.users
     return found
 
 

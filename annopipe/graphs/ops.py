@@ -28,12 +28,10 @@ __all__ = [
     "is_getitem",
     "is_operator",
     "launch_of",
-    "moves_only",
     "note_declarations",
     "set_group_name",
     "sharing_arguments",
     "sorts",
-    "sums_over_ranks",
     "traits",
     "view_chain",
     "written_arguments",
@@ -68,12 +66,6 @@ _WAITS = frozenset({WAIT_TENSOR})
 _HOST_TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _NOT_ALWAYS_HOST = frozenset({"aten::index", "aten::repeat_interleave", "aten::one_hot"})
 _SORTS = frozenset(f"aten::{name}" for name in ("argsort", "kthvalue", "mode", "msort", "sort", "topk"))
-_SUMS = frozenset(
-    f"_c10d_functional::{name}"
-    for name in ("all_gather_into_tensor", "all_reduce", "all_to_all_single", "reduce_scatter_tensor")
-)
-# Copies, each element of whose result is an element of an argument, in another place or type, or zero.
-_MOVES = frozenset(f"aten::{name}" for name in ("_to_copy", "cat", "clone", "constant_pad_nd", "contiguous", "stack"))
 _PURE_NAMESPACES = frozenset({"annopipe", "aten", "prim", "prims"})
 _PURE_HIGHER_ORDER = frozenset({"flex_attention", "flex_attention_backward", "triton_kernel_wrapper_functional"})
 # Not among them: functions that change their argument (iadd, setitem), call others, or return their argument (pos).
@@ -185,27 +177,6 @@ def sorts(node: fx.Node) -> bool:
     """Whether the operation decides an order, which equal values leave open: run again, it may decide another one."""
     target: Any = node.target
     return node.op == "call_function" and is_operator(target) and target._schema.name in _SORTS
-
-
-def moves_only(node: fx.Node) -> bool:
-    """Whether the operation is a view, or a copy that only moves and casts elements, and pads with zeros."""
-    target: Any = node.target
-    if node.op != "call_function":
-        return False
-    if is_getitem(node):
-        return moves_only(node.all_input_nodes[0])
-    if not is_operator(target):
-        return False
-    pads = target._schema.name == "aten::constant_pad_nd" and any(node.args[2:])
-    return traits(node).view or (target._schema.name in _MOVES and not pads)
-
-
-def sums_over_ranks(node: fx.Node) -> bool:
-    """Whether it launches a collective that is linear: it moves elements between ranks, adds them up or averages."""
-    target: Any = node.target
-    if node.op != "call_function" or not is_operator(target) or target._schema.name not in _SUMS:
-        return False
-    return all(item in ("sum", "avg") for item in node.args[1:2] if isinstance(item, str))
 
 
 @functools.cache

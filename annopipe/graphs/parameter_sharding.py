@@ -14,19 +14,16 @@ guarantees  unshard, the rest and reduce_grad in turn compute what the joint gra
 
 from collections.abc import Collection, Iterable
 
-import torch
 from torch import fx
 
 from annopipe.graphs import meta
-from annopipe.graphs.extraction import Endpoint, ancestors, extract
-from annopipe.graphs.ops import has_effect, is_getitem, launch_of, moves_only, sums_over_ranks, traits, view_chain
+from annopipe.graphs.extraction import Endpoint, ancestors, descendants, extract
+from annopipe.graphs.linear_ops import is_linear, moves_only, only_looks
+from annopipe.graphs.ops import has_effect, launch_of, traits, view_chain
 from annopipe.graphs.ports import Port, Role
 from annopipe.graphs.stage_graph import StageGraph, body, input_nodes, output_nodes
 
 __all__ = ["separate"]
-
-_aten = torch.ops.aten
-_SCALED = frozenset({_aten.div.Tensor, _aten.mul.Tensor, _aten.div.Scalar, _aten.mul.Scalar})
 
 
 def separate(
@@ -108,10 +105,10 @@ def _reduced(joint: StageGraph) -> set[fx.Node]:
     for node in reversed(body(joint.graph)):
         users = [user for user in node.users if user is not output]
         ends = node in gradients or bool(users)
-        if ends and node not in others and _is_linear(node) and all(user in tail for user in users):
+        if ends and node not in others and is_linear(node) and all(user in tail for user in users):
             tail.add(node)
     launches = [node for node in tail if traits(node).launch]
-    reduced = _descendants(launches) - {output}
+    reduced = descendants(launches) - {output}
     pending = list(launches)
     while pending:
         for source in pending.pop().all_input_nodes:
@@ -119,35 +116,9 @@ def _reduced(joint: StageGraph) -> set[fx.Node]:
                 reduced.add(source)
                 pending.append(source)
     for node in joint.graph.nodes:  # what crosses is the whole gradient, as the backward makes it
-        if node in reduced and _only_looks(node) and not any(n in reduced for n in node.all_input_nodes):
+        if node in reduced and only_looks(node) and not any(n in reduced for n in node.all_input_nodes):
             reduced.discard(node)
     return reduced
-
-
-def _is_linear(node: fx.Node) -> bool:
-    if node.target is _aten.add.Tensor:
-        return all(isinstance(item, fx.Node) for item in node.args) and not node.kwargs
-    if node.target in _SCALED:
-        return not isinstance(node.args[1], fx.Node) and not node.kwargs
-    return moves_only(node) or launch_of(node) is not None or sums_over_ranks(node)
-
-
-def _only_looks(node: fx.Node) -> bool:
-    """Whether it is a view of all elements of its input."""
-    known, own = traits(node), meta.value(node)
-    source = meta.value(node.all_input_nodes[0]) if node.all_input_nodes else None
-    both = isinstance(own, torch.Tensor) and isinstance(source, torch.Tensor)
-    return known.view and not is_getitem(node) and both and own.numel() == source.numel()
-
-
-def _descendants(nodes: Iterable[fx.Node]) -> set[fx.Node]:
-    found, pending = set[fx.Node](), list(nodes)
-    while pending:
-        node = pending.pop()
-        if node not in found:
-            found.add(node)
-            pending += node.users
-    return found
 
 
 def _sources(joint: StageGraph, gathered: Iterable[fx.Node]) -> dict[fx.Node, set[str]]:
@@ -156,12 +127,10 @@ def _sources(joint: StageGraph, gathered: Iterable[fx.Node]) -> dict[fx.Node, se
     return {node: {sources[n] for n in ancestors([node]) if n in sources} for node in gathered}
 
 
-def _targets(
-    crossing: Iterable[fx.Node], reduced: set[fx.Node], ends: dict[fx.Node, str]
-) -> dict[fx.Node, set[str]]:
+def _targets(crossing: Iterable[fx.Node], reduced: set[fx.Node], ends: dict[fx.Node, str]) -> dict[fx.Node, set[str]]:
     """The parameters whose gradients each value is a part of."""
     return {
-        node: {ends[n] for n in _descendants(u for u in node.users if u in reduced) if n in ends} for node in crossing
+        node: {ends[n] for n in descendants(u for u in node.users if u in reduced) if n in ends} for node in crossing
     }
 
 

@@ -132,7 +132,8 @@ def _copies_to_host(node: fx.Node) -> bool:
 
 def _phases(graph: StageGraph, nodes: Iterable[fx.Node]) -> dict[fx.Node, str]:
     roles = {port.role for port in graph.outputs}
-    is_backward = any(p.role == "tangent" for p in graph.inputs) or bool(roles & {"param_grad", "input_grad", "unreduced"})
+    gradients = {"param_grad", "input_grad", "unreduced"}
+    is_backward = any(p.role == "tangent" for p in graph.inputs) or not roles.isdisjoint(gradients)
     if not is_backward:
         return dict.fromkeys(nodes, "forward")
     results = zip(graph.outputs, output_nodes(graph.graph), strict=True)

@@ -54,6 +54,7 @@ class StageGraphs:
         parameters; None when nothing is reduced.
     modes, frozen: the module's training modes and frozen parameters, by name, when it was traced.
     sources: the Python values that strict tracing found in the module and around it, and that have to stay the same.
+    layouts: of the parameters and buffers that are DTensors, by name.
     default_dtype: torch's when the module was traced.
     """
 
@@ -68,7 +69,7 @@ class StageGraphs:
     sources: SourceGuards = dataclasses.field(default_factory=SourceGuards)
     unshard: StageGraph | None = None
     reduce_grad: StageGraph | None = None
-    layouts: Mapping[str, Layout] = dataclasses.field(default_factory=dict)  # of parameters and buffers that are DTensors
+    layouts: Mapping[str, Layout] = dataclasses.field(default_factory=dict)
     default_dtype: torch.dtype = dataclasses.field(default_factory=torch.get_default_dtype)
 
     @functools.cached_property
@@ -209,8 +210,8 @@ class StageGraphs:
 
     def _bound_ports(self) -> list[Port]:
         graphs = (self.forward, self.backward, self.unshard, self.reduce_grad)
-        ports = {port.name: port for graph in graphs if graph is not None for port in graph.inputs if port.role in ("param", "buffer")}
-        return list(ports.values())
+        inputs = [port for graph in graphs if graph is not None for port in graph.inputs]
+        return list({port.name: port for port in inputs if port.role in ("param", "buffer")}.values())
 
 
 def _of(values: Mapping[str, Any], port: Port) -> Any:

@@ -147,8 +147,10 @@ def _trace(
     modes = {name: child.training for name, child in module.named_modules()}
     frozen = frozenset(name for name, p in module.named_parameters() if not p.requires_grad)
     known = arguments.without_tensors(), target_arguments.without_tensors()
-    held = call.layout, modes, frozen, names.canonical, captured.guards
-    return StageGraphs(forward, backward, *known, *held, unshard, reduce_grad, layouts=shards)
+    return StageGraphs(
+        *(forward, backward, *known, call.layout, modes, frozen, names.canonical, captured.guards),
+        *(unshard, reduce_grad, shards),
+    )
 
 
 def _captured(
@@ -213,9 +215,10 @@ def _refuse_untraceable_modules(module: nn.Module) -> None:
                 )
             subclass = hasattr(type(tensor), "__tensor_flatten__") and type(tensor).__name__ != "FakeTensor"
             if subclass and not is_distributed_tensor(tensor):
-                kind = type(tensor).__name__
-                raise CaptureError(f"{key} of {name or 'the module'} is a {kind}: only plain tensors and DTensors can be "
-                    "parameters")
+                raise CaptureError(
+                    f"{key} of {name or 'the module'} is a {type(tensor).__name__}: only plain tensors and DTensors "
+                    "can be parameters"
+                )
 
 
 def _refuse_lost_gradients(module: nn.Module, tensors: tuple[torch.Tensor, ...], graph: StageGraph) -> None:
