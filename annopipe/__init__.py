@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from annopipe.ordering.registry import policies, policy
     from annopipe.pipeline.clipping import clip_grad_norm_
     from annopipe.pipeline.pipeline import Pipeline
+    from annopipe.pipeline.sharding import shard
     from annopipe.pipeline.splitting import split
     from annopipe.pipeline.tied import tied_parameters
     from annopipe.scheduling import placement
@@ -60,6 +61,7 @@ _EXPORTS = {
     "ScheduleError": "annopipe.errors",
     "ScheduleSpec": "annopipe.scheduling.spec",
     "Pipeline": "annopipe.pipeline.pipeline",
+    "shard": "annopipe.pipeline.sharding",
     "split": "annopipe.pipeline.splitting",
     "Placement": "annopipe.scheduling.placement",
     "Operation": "annopipe.scheduling.operations",
@@ -156,6 +158,7 @@ __all__ = [
     "schedule",
     "schedule_spec",
     "schedules",
+    "shard",
     "simulate",
     "split",
     "tied_parameters",

@@ -32,6 +32,8 @@ ADAPTERS = {
     "annopipe/models/exchange.py": "torch.distributed._functional_collectives (registers the gradient of waiting)",
     "annopipe/models/plain.py": "torch.distributed._functional_collectives (the model as users write it)",
     "annopipe/ordering/torch_scheduler.py": "torch._inductor.fx_passes.overlap_scheduling (the policy torch)",
+    "annopipe/pipeline/gathering.py": "torch._C (whether a backward runs)",
+    "annopipe/pipeline/sharding.py": "nn.Module (its table of parameters)",
     "annopipe/pipeline/profiling.py": "whether a profiler records",
     "annopipe/pipeline/labels.py": "torch._C._profiler (labels that cost little)",
     "annopipe/pytrees.py": "torch.utils._pytree",
