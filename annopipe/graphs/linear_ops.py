@@ -13,7 +13,10 @@ __all__ = ["is_linear", "moves_only", "only_looks"]
 _aten = torch.ops.aten
 _SCALED = frozenset({_aten.div.Tensor, _aten.mul.Tensor, _aten.div.Scalar, _aten.mul.Scalar})
 # Copies, each element of whose result is an element of an argument, in another place or type, or zero.
-_COPIES = frozenset(f"aten::{name}" for name in ("_to_copy", "cat", "clone", "constant_pad_nd", "contiguous", "stack"))
+_COPIES = frozenset(
+    f"aten::{name}"
+    for name in ("_to_copy", "cat", "clone", "constant_pad_nd", "contiguous", "new_zeros", "stack", "zeros")
+)
 _COLLECTIVES = frozenset(
     f"_c10d_functional::{name}"
     for name in ("all_gather_into_tensor", "all_reduce", "all_to_all_single", "reduce_scatter_tensor")

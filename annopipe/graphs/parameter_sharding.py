@@ -19,7 +19,7 @@ from torch import fx
 from annopipe.graphs import meta
 from annopipe.graphs.extraction import Endpoint, ancestors, descendants, extract
 from annopipe.graphs.linear_ops import is_linear, moves_only, only_looks
-from annopipe.graphs.ops import has_effect, launch_of, traits, view_chain
+from annopipe.graphs.ops import has_effect, is_getitem, launch_of, traits, view_chain
 from annopipe.graphs.ports import Port, Role
 from annopipe.graphs.stage_graph import StageGraph, body, input_nodes, output_nodes
 
@@ -116,7 +116,8 @@ def _reduced(joint: StageGraph) -> set[fx.Node]:
                 reduced.add(source)
                 pending.append(source)
     for node in joint.graph.nodes:  # what crosses is the whole gradient, as the backward makes it
-        if node in reduced and only_looks(node) and not any(n in reduced for n in node.all_input_nodes):
+        looks = only_looks(node) or is_getitem(node)
+        if node in reduced and looks and not any(n in reduced for n in node.all_input_nodes):
             reduced.discard(node)
     return reduced
 

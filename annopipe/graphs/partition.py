@@ -5,8 +5,9 @@ does        gives each node its side, then two calls of ``extract``; what crosse
 guarantees  forward outputs and gradients are those of the joint graph; a saved value is never a launch, never a tuple,
             and not a view of a parameter, gathered or not, or of another saved value (the view is made again in the
             backward); a getitem stays with its producer and a wait with its launch; operations with effects stay
-            although nothing uses their result; the backward needs no buffer that the forward updates. What a checkpoint covers is not saved
-            but computed again in the backward, just before its use (``annopipe.graphs.recomputation``).
+            although nothing uses their result; the backward needs no buffer that the forward updates. What a checkpoint
+            covers is not saved but computed again in the backward, just before its use
+            (``annopipe.graphs.recomputation``).
 
     joint: x, w, t -> y, dx, dw        forward: x, w -> y, saved         backward: saved, w, t -> dx, dw
 """
