@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         RewriteError,
         ScheduleError,
     )
+    from annopipe.graphs.bucketing import bucket
     from annopipe.graphs.declared_ops import forget_operator, register_comm, register_pure
     from annopipe.graphs.extraction import extract
     from annopipe.graphs.foreign_tags import UPSTREAM_TAGS, ForeignTag
@@ -85,6 +86,7 @@ _EXPORTS = {
     "StageGraphs": "annopipe.graphs.stage_graphs",
     "Timeline": "annopipe.simulation",
     "UPSTREAM_TAGS": "annopipe.graphs.foreign_tags",
+    "bucket": "annopipe.graphs.bucketing",
     "extract": "annopipe.graphs.extraction",
     "forget_operator": "annopipe.graphs.declared_ops",
     "into_lane": "annopipe.graphs.multiplexing",
@@ -136,6 +138,7 @@ __all__ = [
     "Timeline",
     "auxiliary_loss",
     "auxiliary_losses",
+    "bucket",
     "clip_grad_norm_",
     "comm",
     "costs",

@@ -20,7 +20,7 @@ from annopipe.pytrees import tree_leaves
 
 __all__ = ["StoredBytes", "stored_bytes"]
 
-_LASTING = ("param", "buffer")
+_LASTING = ("param", "buffer", "unsharded")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,12 +92,19 @@ def _bytes(graph: StageGraph, nodes: Iterable[fx.Node]) -> int:
 
 
 def _parameters(graphs: StageGraphs) -> int:
-    """Parameters and buffers by their source, which tied ones share, and the gradients of those that get one."""
-    learned = {port.source for port in graphs.backward.outputs if port.role == "param_grad"} if graphs.backward else ()
-    every = [graphs.forward, *([graphs.backward] if graphs.backward else [])]
+    """Parameters and buffers by their source, which tied ones share, and the gradients of those that get one.
+
+    Gathered parameters and unreduced gradients, too: both are there while a stage computes.
+    """
+    every = [g for g in (graphs.forward, graphs.backward, graphs.unshard, graphs.reduce_grad) if g is not None]
+    results = [port for graph in every for port in graph.outputs]
+    learned = {port.source for port in results if port.role == "param_grad"}
+    unreduced = {port.source for port in results if port.role == "unreduced"}
     found: dict[str, int] = {}
     for graph in every:
         for port, node in zip(graph.inputs, input_nodes(graph.graph), strict=True):
             if port.role in _LASTING:
-                found[port.source] = _bytes(graph, [node]) * (2 if port.source in learned else 1)
+                gathered = port.role == "unsharded"
+                has_gradient = port.source in (unreduced if gathered else learned)
+                found[port.name if gathered else port.source] = _bytes(graph, [node]) * (2 if has_gradient else 1)
     return sum(found.values())

@@ -15,12 +15,22 @@ import torch
 import torch.fx.traceback as fx_traceback
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor, Placement
+from torch.nn.parallel import DistributedDataParallel
 
 from annopipe.errors import CaptureError
 from annopipe.graphs.cleanup import BOUNDARY_KEY
 
-__all__ = ["DistributedTensors", "Layout", "is_distributed_tensor", "layouts", "local_part", "wrapped_gradients"]
+__all__ = [
+    "DistributedTensors",
+    "Layout",
+    "is_distributed_tensor",
+    "layouts",
+    "local_part",
+    "refuse_wrapped_modules",
+    "wrapped_gradients",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +71,25 @@ def layouts(module: nn.Module) -> dict[str, Layout]:
     """The layout of each parameter and buffer that is a DTensor, by each of its names."""
     named = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
     return {name: Layout.of(tensor) for name, tensor in named if isinstance(tensor, DTensor)}
+
+
+def refuse_wrapped_modules(module: nn.Module) -> None:
+    """Refuse data parallelism that works by hooks and not by operations of the forward.
+
+    Raises CaptureError with what to do instead.
+    """
+    wrapped = (
+        (DistributedDataParallel, "DistributedDataParallel", 'ap.shard(module.module, mesh, mode="replicate")'),
+        (FullyShardedDataParallel, "FullyShardedDataParallel", "ap.shard(the module that it wraps, mesh)"),
+        (FSDPModule, "sharded by fully_shard", "ap.shard(module, mesh) in the place of fully_shard"),
+        (nn.DataParallel, "DataParallel", 'ap.shard(module.module, mesh, mode="replicate")'),
+    )
+    for name, child in module.named_modules():
+        for kind, told, instead in wrapped:
+            if isinstance(child, kind):
+                raise CaptureError(
+                    f"{name or 'the module'} is {told}: it gathers and reduces in hooks, which no graph has; use {instead}"
+                )
 
 
 Place = tuple[dict[str, Any], str]  # a module's table of parameters or buffers, and a name in it

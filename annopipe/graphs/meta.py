@@ -48,6 +48,7 @@ __all__ = [
     "stack",
     "tag_kind",
     "tag_lane",
+    "tag_like",
     "tag_region",
     "tag_rule",
     "value",
@@ -237,6 +238,13 @@ def declaration(node: fx.Node) -> Declaration | None:
 def set_declaration(node: fx.Node, said: Declaration) -> None:
     """Note what is declared of the node's operator."""
     node.meta[_DECLARATION] = said
+
+
+def tag_like(node: fx.Node, other: fx.Node, fake: Any) -> None:
+    """Give a node that a pass made a fake value, and the tags and the side of another one."""
+    kept = ("custom", "partitioner_tag", _DECLARATION)
+    node.meta = {key: other.meta[key] for key in kept if key in other.meta}
+    set_value(node, fake)
 
 
 def size_bytes(node: fx.Node) -> int | None:

@@ -14,6 +14,7 @@ guarantees  unshard, the rest and reduce_grad in turn compute what the joint gra
 
 from collections.abc import Collection, Iterable
 
+import torch
 from torch import fx
 
 from annopipe.graphs import meta
@@ -23,7 +24,7 @@ from annopipe.graphs.ops import has_effect, is_getitem, launch_of, traits, view_
 from annopipe.graphs.ports import Port, Role
 from annopipe.graphs.stage_graph import StageGraph, body, input_nodes, output_nodes
 
-__all__ = ["separate"]
+__all__ = ["separate", "sum_dtypes"]
 
 
 def separate(
@@ -51,6 +52,20 @@ def separate(
     rest = extract(joint, [*kept, *given], inputs=taken, keep=effects)
     unshard = extract(joint, taken) if taken else None
     return unshard, rest, extract(joint, [port.name for port in behind], inputs=given) if given else None
+
+
+def sum_dtypes(reduce_grad: StageGraph) -> dict[str, torch.dtype]:
+    """By port of an unreduced gradient: the type that reduce_grad casts it to, so that a sum in it may come, too."""
+    found: dict[str, torch.dtype] = {}
+    for port, taken in zip(reduce_grad.inputs, input_nodes(reduce_grad.graph), strict=True):
+        node = taken
+        while len(node.users) == 1 and moves_only(next(iter(node.users))):
+            node = next(iter(node.users))
+            value = meta.value(node)
+            if isinstance(value, torch.Tensor) and value.dtype != port.dtype:
+                found[port.name] = value.dtype
+                break
+    return found
 
 
 def _fixed(joint: StageGraph) -> set[fx.Node]:

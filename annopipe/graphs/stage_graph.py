@@ -11,6 +11,7 @@ from torch import fx
 from annopipe.errors import GraphError
 from annopipe.graphs.arguments import Guard, check_guards
 from annopipe.graphs.operators import reads_layout
+from annopipe.graphs.ops import traits
 from annopipe.graphs.ports import Port
 
 __all__ = ["StageGraph", "add_input", "body", "copy_nodes", "input_nodes", "output_nodes"]
@@ -149,6 +150,11 @@ class StageGraph:
             if port.name == name:
                 return port
         raise GraphError(f"no port {name!r}; there are {', '.join(p.name for p in (*self.inputs, *self.outputs))}")
+
+    @property
+    def launch_count(self) -> int:
+        """How many collectives it launches."""
+        return sum(traits(node).launch for node in body(self.graph))
 
     def __repr__(self) -> str:
         return f"StageGraph({len(self.inputs)} inputs, {len(body(self.graph))} nodes, {len(self.outputs)} outputs)"

@@ -22,7 +22,12 @@ from annopipe.graphs.capture import ForeignTensorError, export_joint
 from annopipe.graphs.checkpointing import CheckpointError, checkpoints_refused
 from annopipe.graphs.cleanup import clean_joint_graph
 from annopipe.graphs.describing import Names, described
-from annopipe.graphs.distributed_tensors import DistributedTensors, is_distributed_tensor, layouts
+from annopipe.graphs.distributed_tensors import (
+    DistributedTensors,
+    is_distributed_tensor,
+    layouts,
+    refuse_wrapped_modules,
+)
 from annopipe.graphs.dynamo import Captured, capture
 from annopipe.graphs.effects import without_tokens
 from annopipe.graphs.failures import Explained
@@ -194,6 +199,7 @@ def _target_arguments(signature: inspect.Signature, loss_fn: Callable[..., Any] 
 
 
 def _refuse_untraceable_modules(module: nn.Module) -> None:
+    refuse_wrapped_modules(module)
     for name, child in module.named_modules():
         if isinstance(child, torch.jit.ScriptModule):
             raise CaptureError(f"{name or 'the module'} is a TorchScript module: pass the nn.Module it was made from")

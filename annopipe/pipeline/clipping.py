@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 from annopipe.errors import PipelineError
+from annopipe.graphs.distributed_tensors import is_distributed_tensor
 from annopipe.pipeline.pipeline import Pipeline
 
 __all__ = ["clip_grad_norm_"]
@@ -51,8 +52,18 @@ def clip_grad_norm_(
     whole = _power([p for p in counted if p not in parts], norm_type)
     total = _all_reduced(torch.maximum(apart, whole) if math.isinf(norm_type) else apart + whole, norm_type, pipe.group)
     norm = total if math.isinf(norm_type) else total ** (1.0 / norm_type)
-    torch.nn.utils.clip_grads_with_norm_(pipe.parameters(), max_norm, norm)
+    for parameters in by_layout(pipe.parameters()):
+        torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
     return norm
+
+
+def by_layout(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """The parameters in groups that operations on lists take: plain tensors, and DTensors of one mesh and placement."""
+    found: dict[object, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        key = (parameter.device_mesh, parameter.placements) if is_distributed_tensor(parameter) else None
+        found.setdefault(key, []).append(parameter)
+    return list(found.values())
 
 
 def _reduced(parameters: list[nn.Parameter], norm_type: float, group: dist.ProcessGroup | None) -> torch.Tensor:
@@ -61,12 +72,20 @@ def _reduced(parameters: list[nn.Parameter], norm_type: float, group: dist.Proce
 
 
 def _power(parameters: list[nn.Parameter], norm_type: float) -> torch.Tensor:
-    """The sum of absolute values to the power of the norm, or the largest; in float64, on the gradients' device."""
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    if not gradients:
-        return torch.zeros((), dtype=torch.float64)
-    norm = torch.nn.utils.get_total_norm(gradients, norm_type).to(torch.float64)
-    return norm if math.isinf(norm_type) else norm**norm_type
+    """The sum of absolute values to the power of the norm, or the largest; in float64, on the gradients' device.
+
+    Of DTensors over all ranks that share them.
+    """
+    total = torch.zeros((), dtype=torch.float64)
+    for alike in by_layout(parameters):
+        gradients = [parameter.grad for parameter in alike if parameter.grad is not None]
+        if not gradients:
+            continue
+        found = torch.nn.utils.get_total_norm(gradients, norm_type)
+        norm = (found.full_tensor() if is_distributed_tensor(found) else found).to(torch.float64)
+        total = total.to(norm.device)
+        total = torch.maximum(total, norm) if math.isinf(norm_type) else total + norm**norm_type
+    return total
 
 
 def _all_reduced(value: torch.Tensor, norm_type: float, group: dist.ProcessGroup | None) -> torch.Tensor:

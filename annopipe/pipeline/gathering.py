@@ -55,13 +55,17 @@ class _Gather(torch.autograd.Function):
     """Differentiable reading."""
 
     @staticmethod
-    def forward(ctx: Any, parameter: DTensor, settings: _Settings) -> torch.Tensor:  # type: ignore[override]
+    def forward(ctx: Any, parameter: DTensor, settings: _Settings) -> torch.Tensor:
         ctx.settings, ctx.layout, ctx.dtype = settings, Layout.of(parameter), parameter.dtype
         return settings.gathered(parameter)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[DTensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[DTensor, None]:
         return ctx.settings.reduced(gradient, ctx.layout, ctx.dtype), None
+
+
+def _gathered(parameter: DTensor, settings: _Settings) -> Any:
+    return _Gather.apply(parameter, settings)  # type: ignore[no-untyped-call]
 
 
 class Reads:
@@ -111,11 +115,11 @@ class Reads:
         if not isinstance(parameter, DTensor):
             return parameter
         if torch.compiler.is_dynamo_compiling():
-            return _Gather.apply(parameter, self._settings)
+            return _gathered(parameter, self._settings)
         if not self._depth:
             in_backward = torch._C._current_graph_task_id() != -1  # a checkpoint computes again
-            return _Gather.apply(parameter, self._settings) if in_backward else parameter
+            return _gathered(parameter, self._settings) if in_backward else parameter
         key = id(parameter), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         if key not in self._gathered:
-            self._gathered[key] = _Gather.apply(parameter, self._settings)
+            self._gathered[key] = _gathered(parameter, self._settings)
         return self._gathered[key]

@@ -66,6 +66,8 @@ class Interpreter:
             with place, label(text):
                 step(inputs)
         self._messages.flush()
+        for stage in self._stages.values():
+            stage.parameters.reduce()  # where the schedule has no REDUCE_GRAD
 
     def _step_of(self, action: Action) -> Step:
         """The function that does an action."""
@@ -74,7 +76,7 @@ class Interpreter:
             combined = self._combined.get(parts_of(action))  # none of backwards that nothing is differentiated in
             return partial(self._combine, action.parts, combined) if combined is not None else _nothing
         if kind in PARAMETERS:
-            return _nothing  # the parameters of a stage are whole
+            return partial(self._keep_parameters, kind, stage)
         if microbatch is None or kind not in _BUILT_IN:
             return partial(self._operate, kind, stage, microbatch)
         if kind.startswith("SEND"):
@@ -82,6 +84,10 @@ class Interpreter:
         if kind.startswith("RECV"):
             return partial(self._receive, kind[-1], stage, microbatch)
         return partial(self._compute, kind, stage, microbatch)
+
+    def _keep_parameters(self, kind: str, stage: int, _: StepInputs) -> None:
+        parameters = self._stages[stage].parameters
+        {"UNSHARD": parameters.unshard, "RESHARD": parameters.reshard, "REDUCE_GRAD": parameters.reduce}[kind]()
 
     def _compute(self, kind: str, stage: int, microbatch: int, inputs: StepInputs) -> None:
         local = self._stages[stage]

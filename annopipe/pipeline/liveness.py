@@ -72,4 +72,20 @@ def only_live(graphs: StageGraphs, arriving: frozenset[str]) -> StageGraphs:
     if len(wanted) == len(needs):
         return graphs
     effects = [node for node in body(backward.graph) if has_effect(node)]
-    return dataclasses.replace(graphs, backward=extract(backward, wanted, keep=effects) if wanted else None)
+    reduce_grad = _reducing(graphs.reduce_grad, wanted) if graphs.reduce_grad is not None else None
+    kept = extract(backward, wanted, keep=effects) if wanted else None
+    return dataclasses.replace(graphs, backward=kept, reduce_grad=reduce_grad)
+
+
+def _reducing(reduce_grad: StageGraph, given: Sequence[str]) -> StageGraph | None:
+    """The part of it that takes only what is given."""
+    known: set[fx.Node] = set()
+    for port, node in zip(reduce_grad.inputs, input_nodes(reduce_grad.graph), strict=True):
+        if port.name in given:
+            known.add(node)
+    for node in body(reduce_grad.graph):
+        if all(source in known for source in node.all_input_nodes):
+            known.add(node)
+    results = zip(reduce_grad.outputs, output_nodes(reduce_grad.graph), strict=True)
+    wanted = [port.name for port, node in results if node in known]
+    return extract(reduce_grad, wanted) if wanted else None

@@ -216,7 +216,8 @@ def _news(settings: Settings, graphs: StageGraphs, before: Boundary | None, call
 
 def groups_of(stages: Iterable[LocalStage], combined: Iterable[Combined]) -> list[dist.ProcessGroup]:
     """The process groups of the collectives in the graphs."""
-    graphs = [graph for stage in stages for graph in (stage.graphs.forward, stage.graphs.backward) if graph is not None]
+    kinds = ("F", "B", "UNSHARD", "REDUCE_GRAD")
+    graphs = [graph for stage in stages for kind in kinds if (graph := stage.graphs.of_kind(kind)) is not None]
     graphs += [found.plan.graph for found in combined]
     names = {group_name(node) for graph in graphs for node in body(graph.graph) if traits(node).launch}
     return [group for name in sorted(names) if (group := find_group(name)) is not None]

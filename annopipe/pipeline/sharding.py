@@ -75,7 +75,7 @@ def shard(
     repeated = {"replicate": mesh, "shard": None, "hybrid": _dimension(mesh, 0)}[mode]
     shared = {"replicate": None, "shard": mesh, "hybrid": _dimension(mesh, 1)}[mode]
     reads = Reads(shared, repeated, param_dtype, reduce_dtype, mesh.size() if divide_by is None else divide_by)
-    wanted = _parameters(module, tuple(ignore))
+    wanted = _wanted(module, tuple(ignore))
     made = {parameter: reads.distributed(parameter, mesh) for found in wanted.values() for parameter in found.values()}
     for child, found in wanted.items():
         own = child.__dict__.setdefault(_READS, {})
@@ -85,7 +85,7 @@ def shard(
             own[key] = reads
         if found or child is module:
             scopes.append(reads)
-            child.__class__ = _reading(type(child), tuple(found))
+            child.__class__ = _reading(type(child), tuple(found))  # type: ignore[arg-type]  # classes are hashable
         if found:
             child.register_load_state_dict_pre_hook(_take_whole_tensors)
     return module
@@ -107,7 +107,7 @@ def _dimension(mesh: DeviceMesh, at: int) -> DeviceMesh | None:
     return mesh[mesh.mesh_dim_names[at]] if mesh.ndim == 2 and mesh.mesh_dim_names is not None else None
 
 
-def _parameters(module: nn.Module, ignored: tuple[str, ...]) -> dict[nn.Module, dict[str, nn.Parameter]]:
+def _wanted(module: nn.Module, ignored: tuple[str, ...]) -> dict[nn.Module, dict[str, nn.Parameter]]:
     """By module: the parameters to distribute.
 
     Raises PipelineError for what cannot be, and for a name to ignore that nothing has.

@@ -1,6 +1,7 @@
 """One stage on the rank that holds it: its module, its graphs, and what its microbatches have left there."""
 
 import functools
+from collections import ChainMap
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from annopipe.errors import PipelineError
 from annopipe.graphs.stage_graph import StageGraph
 from annopipe.graphs.stage_graphs import StageGraphs
 from annopipe.pipeline.graph_call import GraphCall
+from annopipe.pipeline.parameters import StageParameters
 
 __all__ = ["LocalStage"]
 
@@ -23,6 +25,7 @@ class LocalStage:
     Attributes:
         index: its number.
         module, graphs: what it is and what it was traced into.
+        parameters: of the module, gathered where they are shared, and their gradients.
         inputs: input port of each tensor that the stage before hands over, or of each argument's tensor.
         input_gradients: for each of these, the port of its gradient; None where there is none.
         losses: by name and microbatch: of ``loss_fn`` on the last stage, and auxiliary ones.
@@ -61,17 +64,11 @@ class LocalStage:
             for gradient, path in zip(self.input_gradients[inside:], self.inputs[inside:], strict=True)
             if gradient is not None
         ]
-        self._keeps_outputs, self._fixed_sums = keeps_outputs, fixed_sums
-        self._early: dict[str, dict[int, torch.Tensor]] = {}
-        self._added: dict[str, int] = {}
+        self._keeps_outputs = keeps_outputs
+        self.parameters = StageParameters(module, graphs, fixed_sums=fixed_sums)
         self._kept: dict[int, Values] = {}
-        self._bound: Values = {}
-        self._parameters: dict[str, nn.Parameter] = {}
         self._updates_buffers = any(port.role == "buffer_update" for port in graphs.forward.outputs)
         self._for_backward = _taken_by(graphs.backward)
-        self._gradients = (
-            [(p.name, p.source) for p in graphs.backward.outputs if p.role == "param_grad"] if graphs.backward else []
-        )
         self._tangents = [port for port in graphs.backward.inputs if port.role == "tangent"] if graphs.backward else []
         self._calls: dict[str, GraphCall] = {}
 
@@ -95,21 +92,18 @@ class LocalStage:
 
         Raises CaptureError when the module is not as it was traced.
         """
-        self._bound = self.graphs.bind(self.module)
-        self._parameters = dict(self.module.named_parameters(remove_duplicate=False))
+        self.parameters.begin_step()
         self._clear()
 
     def end_step(self) -> None:
         """Forget what the step has left here, but for the module's own tensors."""
-        self._bound = {}
+        self.parameters.end_step()
         self._clear()
 
     def _clear(self) -> None:
         for losses in self.losses.values():
             losses.clear()
         self._kept.clear()
-        self._early.clear()
-        self._added.clear()
         self.outputs.clear()
         self.outside_gradients.clear()
 
@@ -132,7 +126,7 @@ class LocalStage:
 
     def start_forward(self, microbatch: int, inputs: Mapping[str, Any]) -> None:
         """Take the inputs of a microbatch."""
-        self._kept[microbatch] = {**self._bound, **inputs}
+        self._kept[microbatch] = {**self.parameters.bound, **inputs}
 
     def start_backward(
         self,
@@ -149,16 +143,17 @@ class LocalStage:
                 found = zeros.add_(scales[port.source]) if port.source in scales else zeros
             values[port.name] = found
 
-    def values(self, microbatch: int) -> Values:
-        """What is there for a microbatch, by port name."""
-        return self._kept[microbatch]
+    def values(self, microbatch: int) -> Mapping[str, Any]:
+        """What is there for a microbatch, by port name, with the stage's gathered parameters."""
+        gathered = self.parameters.unshard()
+        return ChainMap(self._kept[microbatch], gathered) if gathered else self._kept[microbatch]
 
     def finish(self, kind: str, microbatch: int, result: Values) -> None:
         """Keep of a result what later graphs take, and add up gradients."""
         if kind == "F":
             self._finish_forward(microbatch, result)
             return
-        self._accumulate(microbatch, result)
+        self.parameters.accumulate(microbatch, result)
         for gradient, path in self._outside:
             if gradient in result:
                 self.outside_gradients[microbatch, path] = result[gradient]
@@ -185,28 +180,6 @@ class LocalStage:
         self._kept[microbatch] = {
             name: value for source in (values, result) for name, value in source.items() if name in takes
         }
-
-    def _accumulate(self, microbatch: int, result: Values) -> None:
-        for name, source in self._gradients:
-            gradient = result.get(name)
-            if gradient is None:
-                continue
-            if not self._fixed_sums:
-                self._add(source, gradient)
-                continue
-            early = self._early.setdefault(name, {})
-            early[microbatch] = gradient
-            while (following := self._added.get(name, 0)) in early:
-                self._add(source, early.pop(following))
-                self._added[name] = following + 1
-
-    def _add(self, source: str, gradient: torch.Tensor) -> None:
-        parameter = self._parameters[source]
-        if parameter.grad is None:
-            # A copy: the graph may have handed the same memory to the weight half, which still needs it.
-            parameter.grad = gradient.detach().clone()
-        else:
-            parameter.grad.add_(gradient)
 
 
 def _taken_by(graph: StageGraph | None) -> frozenset[str]:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from annopipe.errors import PipelineError
+from annopipe.graphs.distributed_tensors import Layout, is_distributed_tensor, local_part
 from annopipe.pipeline.messages import Messages
 from annopipe.pipeline.peers import AgreedError
 from annopipe.scheduling.placement import Placement
@@ -112,7 +113,7 @@ class TiedParameters:
 
     def _sum(self, root: str, parameter: nn.Parameter, messages: Messages) -> torch.Tensor:
         """In the order of ranks, so that it is the same everywhere to the last bit."""
-        own = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
+        own = local_part(parameter.grad if parameter.grad is not None else torch.zeros_like(parameter))
         text = f"the gradient of tied parameter {root}"
         others = [rank for rank in self._holders[root] if rank != self._rank]
         asked = {rank: messages.receive(text, rank, [torch.empty_like(own)]) for rank in others}
@@ -124,7 +125,7 @@ class TiedParameters:
         total = first.clone()
         for gradient in rest:
             total += gradient
-        return total
+        return Layout.of(parameter).wrap(total) if is_distributed_tensor(parameter) else total
 
 
 def _sets(tied: Mapping[str, str]) -> dict[str, list[str]]:
@@ -163,6 +164,7 @@ def _the_one(places: Sequence[str], modules: Mapping[int, nn.Module]) -> nn.Para
 
 def _described(parameter: nn.Parameter) -> tuple[str, str]:
     """Its kind, and its values as a digest."""
-    values = parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-    kind = f"{parameter.dtype} {tuple(parameter.shape)} requires_grad={parameter.requires_grad}"
+    values = local_part(parameter).detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    placed = f" {parameter.placements}" if is_distributed_tensor(parameter) else ""
+    kind = f"{parameter.dtype} {tuple(parameter.shape)}{placed} requires_grad={parameter.requires_grad}"
     return kind, hashlib.sha256(values).hexdigest()

@@ -1,0 +1,132 @@
+"""The parameters of a stage over a step: gathered before it computes, their gradients added up and reduced after it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from annopipe.graphs.distributed_tensors import Layout, is_distributed_tensor, local_part
+from annopipe.graphs.parameter_sharding import sum_dtypes
+from annopipe.graphs.stage_graphs import StageGraphs
+from annopipe.pipeline.graph_call import GraphCall
+
+__all__ = ["StageParameters"]
+
+Values = dict[str, Any]
+
+
+class StageParameters:
+    """The parameters and buffers of a stage.
+
+    Attributes:
+        bound: the module's own tensors by port, of DTensors this rank's part.
+
+    Args:
+        fixed_sums: whether gradients are added up in the order of microbatches, whatever order they come in.
+    """
+
+    def __init__(self, module: nn.Module, graphs: StageGraphs, *, fixed_sums: bool = False) -> None:
+        self._module, self._graphs, self._fixed_sums = module, graphs, fixed_sums
+        self._unshard = GraphCall(graphs.unshard) if graphs.unshard is not None else None
+        self._reduce = GraphCall(graphs.reduce_grad) if graphs.reduce_grad is not None else None
+        results = graphs.backward.outputs if graphs.backward is not None else ()
+        self._sources = {p.name: p.source for p in results if p.role in ("param_grad", "unreduced")}
+        self._unreduced = {p.name: p for p in results if p.role == "unreduced"}
+        self._reduced = [p for p in graphs.gradient_ports if p.name not in self._sources]
+        self._casts = sum_dtypes(graphs.reduce_grad) if graphs.reduce_grad is not None else {}
+        self._early: dict[str, dict[int, torch.Tensor]] = {}
+        self._added: dict[str, int] = {}
+        self._sums: dict[str, torch.Tensor] = {}
+        self._gathered: Values = {}
+        self._parameters: dict[str, nn.Parameter] = {}
+        self.bound: Values = {}
+
+    def begin_step(self) -> None:
+        """Bind the module's parameters and buffers.
+
+        Raises CaptureError when the module is not as it was traced.
+        """
+        self.end_step()
+        self.bound = self._graphs.bind(self._module)
+        self._parameters = dict(self._module.named_parameters(remove_duplicate=False))
+
+    def end_step(self) -> None:
+        """Forget what the step has left here, but for the module's own tensors."""
+        self.bound = {}
+        for kept in (self._early, self._added, self._sums, self._gathered):
+            kept.clear()
+
+    def unshard(self) -> Values:
+        """The gathered parameters by port; gathered now if they are not there."""
+        if self._unshard is not None and not self._gathered:
+            self._gathered = self._unshard(self.bound)[0]
+        return self._gathered
+
+    def reshard(self) -> None:
+        """Let go of gathered parameters."""
+        self._gathered = {}
+
+    def accumulate(self, microbatch: int, result: Mapping[str, Any]) -> None:
+        """Add up the gradients of a microbatch; those that are to be reduced wait for ``reduce``."""
+        for name in self._sources:
+            gradient = result.get(name)
+            if gradient is None:
+                continue
+            if not self._fixed_sums:
+                self._add(name, gradient)
+                continue
+            early = self._early.setdefault(name, {})
+            early[microbatch] = gradient
+            while (following := self._added.get(name, 0)) in early:
+                self._add(name, early.pop(following))
+                self._added[name] = following + 1
+
+    def reduce(self) -> None:
+        """Reduce the sums of gradients over the ranks, if there are any, and add them to the parameters'."""
+        if self._reduce is None or not self._sums:
+            return
+        sums = {name: self._for_reduction(name, total) for name, total in self._sums.items()}
+        self._sums.clear()
+        result = self._reduce(sums)[0]
+        for port in self._reduced:
+            self._add_to_parameter(port.source, result[port.name])
+
+    def _add(self, name: str, gradient: torch.Tensor) -> None:
+        port = self._unreduced.get(name)
+        if port is None:
+            self._add_to_parameter(self._sources[name], gradient)
+        elif name in self._sums:
+            self._sums[name].add_(gradient)
+        else:  # a copy, and in no narrower type than the parameter's, for the sum
+            wide = [self._casts.get(name), *(self._parameters[p.source].dtype for p in self._reduced_from(port.source))]
+            dtype = gradient.dtype
+            for other in wide:
+                dtype = dtype if other is None else torch.promote_types(dtype, other)
+            self._sums[name] = gradient.detach().to(dtype, copy=True)
+
+    def _for_reduction(self, name: str, total: torch.Tensor) -> torch.Tensor:
+        """In the type that the graph takes: its own, or one that it casts to first."""
+        own = self._unreduced[name].dtype
+        return total if own is None or total.dtype == self._casts.get(name) else total.to(own)
+
+    def _reduced_from(self, source: str) -> list[Any]:
+        return [port for port in self._reduced if port.source == source]
+
+    def _add_to_parameter(self, source: str, gradient: torch.Tensor) -> None:
+        parameter = self._parameters[source]
+        before = parameter.grad
+        if not is_distributed_tensor(parameter):
+            if before is None:
+                # A copy: the graph may have handed the same memory to the weight half, which still needs it.
+                parameter.grad = gradient.detach().clone()
+            else:
+                before.add_(gradient)
+            return
+        layout = Layout.of(parameter)
+        if before is None:
+            parameter.grad = layout.wrap(gradient.detach().clone())
+        elif is_distributed_tensor(before) and before.placements == layout.placements:
+            local_part(before).add_(gradient)
+        else:
+            parameter.grad = before + layout.wrap(gradient)
