@@ -88,7 +88,7 @@ def refuse_wrapped_modules(module: nn.Module) -> None:
         for kind, told, instead in wrapped:
             if isinstance(child, kind):
                 raise CaptureError(
-                    f"{name or 'the module'} is {told}: it gathers and reduces in hooks, which no graph has; use {instead}"
+                    f"{name or 'the module'} is {told}: it communicates in hooks, which no graph has; use {instead}"
                 )
 
 

@@ -1,0 +1,300 @@
+"""Rank program: stages whose parameters are shared among data-parallel ranks, or that are tensor-parallel.
+
+Traced graphs beside eager, bit by bit; pipelines beside the whole model on all data. Two ranks or four.
+"""
+
+import copy
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import parametrize
+
+import annopipe as ap
+from tests.pipeline.trial import close, refused, run_cases
+
+WORLD = int(os.environ.get("WORLD_SIZE", "1"))
+
+
+class Block(nn.Module):
+    """Odd sizes, so that shards are uneven; a weight read twice, one read in a loop, a scalar, a buffer."""
+
+    def __init__(self, width=7, inner=5):
+        super().__init__()
+        self.a, self.b = nn.Linear(width, inner), nn.Linear(inner, width)
+        self.norm = nn.LayerNorm(width)
+        self.scale = nn.Parameter(torch.tensor(2.0))
+        self.experts = nn.Parameter(torch.randn(3, width, width) / 3)
+        self.register_buffer("calls", torch.zeros(2))
+
+    def forward(self, x):
+        self.calls.add_(1)
+        given, x = x.dtype, x.to(self.a.weight.dtype)
+        x = self.norm(self.b(F.silu(self.a(x))) + x * self.b.weight.sum()) * self.scale
+        for index in range(3):
+            x = F.silu(x @ self.experts[index])
+        return x.to(given)
+
+
+def seeded(build, seed=0):
+    torch.manual_seed(seed)
+    return build()
+
+
+def mesh_of(mode="shard"):
+    if mode == "hybrid":
+        return init_device_mesh("cpu", (WORLD // 2, 2), mesh_dim_names=("repeat", "share"))
+    return init_device_mesh("cpu", (WORLD,), mesh_dim_names=("data",))
+
+
+def own_input(*shape, dtype=None):
+    generator = torch.Generator().manual_seed(10 + dist.get_rank())
+    return torch.randn(*shape, generator=generator, dtype=dtype).requires_grad_()
+
+
+def run_graphs(graphs, module, x, tangent, passed=lambda graph: graph):
+    values = {**graphs.bind(module), **graphs.bind_inputs(x.detach())}
+    if graphs.unshard is not None:
+        values |= passed(graphs.unshard)(values)
+    values |= graphs.forward(values)
+    values |= {"tangent.output": tangent}
+    values |= graphs.backward(values)
+    if graphs.reduce_grad is not None:
+        values |= passed(graphs.reduce_grad)(values)
+    return values
+
+
+def same_as_eager(module, x, passed=lambda graph: graph, strict=False):
+    """Output, input gradient, all parameter gradients and buffers, bit by bit; returns the graphs."""
+    graphs = ap.trace(module, (x,), strict=strict)
+    eager = copy.deepcopy(module)
+    output = eager(x)
+    tangent = torch.randn_like(output)
+    output.backward(tangent)
+    values = run_graphs(graphs, module, x, tangent, passed)
+    graphs.write_buffers(module, values)
+    assert torch.equal(values["output"], output)
+    assert torch.equal(values["input_grad.x"], x.grad)
+    gradients = graphs.parameter_gradients(values)
+    for name, parameter in eager.named_parameters():
+        own, other = gradients[name], parameter.grad
+        assert type(own) is type(other), name
+        if isinstance(other, DTensor):
+            placements = parameter.placements
+            assert own.placements == placements, name
+            own, other = own.to_local(), other.redistribute(placements=placements).to_local()
+        assert own.dtype == other.dtype, name
+        assert torch.equal(own, other), f"{name}: {(own - other).abs().max()}"
+    for name, buffer in eager.named_buffers():
+        assert torch.equal(local(module.get_buffer(name)), local(buffer)), name
+    no_gathered_weight_is_kept(graphs, values)
+    return graphs
+
+
+def local(tensor):
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def no_gathered_weight_is_kept(graphs, values):
+    gathered = {v.untyped_storage().data_ptr() for name, v in values.items() if name.startswith("unsharded.")}
+    saved = [p.name for p in graphs.forward.outputs if p.role == "saved"]
+    assert not [name for name in saved if values[name].untyped_storage().data_ptr() in gathered]
+    for graph in (graphs.forward, graphs.backward, graphs.backward_input, graphs.backward_weight):
+        targets = [str(node.target) for node in graph.graph.nodes]
+        assert not [target for target in targets if "all_gather" in target or "reduce_scatter" in target]
+
+
+def shared_parameters_are_gathered_once_and_equal_eager():
+    low = {"param_dtype": torch.bfloat16}
+    options = [{}, {"mode": "replicate"}, low, {**low, "reduce_dtype": torch.float32}]
+    options += [{**low, "mode": "replicate", "reduce_dtype": torch.bfloat16}]
+    options += [{"mode": "hybrid"}, {**low, "mode": "hybrid"}] if WORLD == 4 else []
+    for option in options:
+        mode = option.get("mode", "shard")
+        module = ap.shard(seeded(Block), mesh_of(mode), **option)
+        graphs = same_as_eager(module, own_input(3, 7))
+        parameters = len(list(module.parameters()))
+        gathers = 0 if mode == "replicate" else parameters - 1  # a scalar cannot be shared
+        assert (graphs.unshard.launch_count if graphs.unshard else 0) == gathers, option
+        per_parameter = 2 if mode == "hybrid" else 1
+        assert graphs.reduce_grad.launch_count == parameters * per_parameter, option
+        assert graphs.backward.launch_count == graphs.forward.launch_count == 0
+        assert {p.dtype for p in graphs.forward.inputs if p.role == "unsharded"} <= {option.get("param_dtype", torch.float64)}
+
+
+def gradients_are_means_over_the_ranks():
+    whole = seeded(Block)
+    for rank in range(WORLD):
+        generator = torch.Generator().manual_seed(10 + rank)
+        (whole(torch.randn(3, 7, generator=generator)).square().sum() / WORLD).backward()
+    for mode in ("shard", "replicate"):
+        module = ap.shard(seeded(Block), mesh_of(), mode=mode)
+        module(own_input(3, 7)).square().sum().backward()
+        for (name, own), other in zip(module.named_parameters(), whole.parameters(), strict=True):
+            close(own.grad.full_tensor(), other.grad, name, 1e-10)
+
+
+class Gathered(nn.Module):
+    """A parametrization, as users write it."""
+
+    def forward(self, weight):
+        return weight.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
+
+
+def parametrizations_of_users_are_traced():
+    for strict in (False, True):
+        module, mesh = seeded(Block), mesh_of()
+        for child in (module.a, module.b, module.norm):
+            for key, parameter in list(child._parameters.items()):
+                child._parameters[key] = nn.Parameter(distribute_tensor(parameter.detach(), mesh, [Shard(0)]))
+                parametrize.register_parametrization(child, key, Gathered(), unsafe=True)
+        graphs = same_as_eager(module, own_input(3, 7), strict=strict)
+        assert graphs.unshard.launch_count == 6, "b.weight is read twice and gathered once"
+        assert graphs.reduce_grad.launch_count == 7
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 4 * WORLD), nn.Linear(4 * WORLD, 8)
+
+    def forward(self, x):
+        return self.down(F.gelu(self.up(self.norm(x))))
+
+
+def tensor_parallel_modules_are_traced():
+    for plan in (
+        {"up": ColwiseParallel(), "down": RowwiseParallel()},
+        {
+            "norm": SequenceParallel(use_local_output=False),
+            "up": ColwiseParallel(input_layouts=Shard(1)),
+            "down": RowwiseParallel(),
+        },
+    ):
+        module = parallelize_module(seeded(Net), mesh_of(), plan)
+        x = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
+        graphs = same_as_eager(module, x) if "norm" not in plan else ap.trace(module, (x,))
+        assert graphs.unshard is None
+        assert graphs.forward.launch_count
+
+
+def buckets_change_no_bit():
+    for mode in ("shard", "hybrid") if WORLD == 4 else ("shard", "replicate"):
+        module = ap.shard(seeded(Block), mesh_of(mode), mode=mode)
+        graphs = same_as_eager(module, own_input(3, 7), passed=ap.bucket)
+        for graph in (graphs.unshard, graphs.reduce_grad):
+            if graph is not None:
+                assert ap.bucket(graph).launch_count < graph.launch_count / 2
+                assert ap.bucket(graph, size_bytes=1).launch_count == graph.launch_count
+    refused(ap.GraphError, "bucket takes an unshard or reduce_grad graph", lambda: ap.bucket(graphs.forward))
+    refused(ap.GraphError, "size_bytes=0: give a positive number", lambda: ap.bucket(graphs.reduce_grad, size_bytes=0))
+
+
+def names_and_whole_state_dicts_stay():
+    plain = seeded(Block)
+    module = ap.shard(seeded(Block, 5), mesh_of())
+    assert list(module.state_dict()) == list(plain.state_dict())
+    assert all(isinstance(p, DTensor) for p in module.parameters())
+    module.load_state_dict(plain.state_dict())
+    with torch.device("meta"):
+        empty = Block()
+    ap.shard(empty, mesh_of())
+    empty.to_empty(device="cpu")
+    for child in empty.modules():
+        if hasattr(child, "reset_parameters"):
+            child.reset_parameters()
+    empty.load_state_dict(module.state_dict())
+    for name, parameter in empty.named_parameters():
+        assert torch.equal(parameter.full_tensor(), plain.get_parameter(name)), name
+        assert parameter.to_local().numel() < parameter.numel() or not parameter.dim(), name
+    x = own_input(3, 7)
+    assert torch.equal(empty(x), plain(x))
+
+
+def what_cannot_be_traced_is_refused():
+    mesh, x = mesh_of(), own_input(3, 7)
+    refused(ap.CaptureError, "use ap.shard(module.module", lambda: ap.trace(DistributedDataParallel(Block()), (x,)))
+    refused(ap.CaptureError, "sharded by fully_shard", lambda: ap.trace(fully_shard(Block(), mesh=mesh), (x,)))
+    column = parallelize_module(nn.Linear(7, WORLD), mesh, ColwiseParallel(use_local_output=False))
+    refused(ap.CaptureError, "output is a DTensor placed", lambda: ap.trace(column, (x,)))
+    refused(ap.CaptureError, "argument x is a DTensor", lambda: ap.trace(Block(), (distribute_tensor(x.detach(), mesh),)))
+    refused(ap.PipelineError, "is a DTensor already", lambda: ap.shard(column, mesh))
+    refused(ap.PipelineError, "which keeps its weights in a list", lambda: ap.shard(nn.LSTM(2, 2), mesh))
+    refused(ap.PipelineError, "mode='half': give one of", lambda: ap.shard(Block(), mesh, mode="half"))
+    refused(ap.PipelineError, "takes a mesh of 2 dimensions", lambda: ap.shard(Block(), mesh, mode="hybrid"))
+    refused(ap.PipelineError, "ignore: Block has no parameter or module c", lambda: ap.shard(Block(), mesh, ignore=["c"]))
+    module = ap.shard(Block(), mesh)
+    graphs = ap.trace(module, (x,))
+    refused(ap.CaptureError, "a.weight was (Shard(dim=0),)", lambda: graphs.bind(Block()))
+    part = {"output", *graphs.bind(module)}
+    refused(ap.GraphError, "gathered parameters come from", lambda: graphs.forward({**graphs.bind_inputs(x), **dict.fromkeys(part)}))
+
+
+def pipelines_gather_and_reduce_once_per_step():
+    """Beside the whole model in one process on all data."""
+    ranks = WORLD // 2
+    mesh = init_device_mesh("cpu", (ranks, 2), mesh_dim_names=("stages", "data"))
+    entire = mesh["stages"].get_group() if ranks > 1 else dist.new_group([dist.get_rank()], use_local_synchronization=True)
+    for name, mode, explicit in (("1f1b", "shard", False), ("zbv", "shard", True), ("dualpipev", "replicate", True)):
+        schedule = ap.schedule(name, ranks=ranks, microbatches=4)
+        placement = schedule.placement
+        whole = [seeded(Block, stage) for stage in range(placement.stages)]
+        here = mesh.get_local_rank("stages")
+        mine = [
+            ap.shard(seeded(Block, stage), mesh["data"], mode=mode) if placement.rank_of[stage] == here else None
+            for stage in range(placement.stages)
+        ]
+        if explicit:
+            schedule = schedule.lowered(parameters=True)
+        pipe = ap.Pipeline(mine, schedule, entire, squares, "alternate")
+        for step in range(2):
+            data = torch.randn(2, 2, 8, 7, generator=torch.Generator().manual_seed(step))
+            for x, y in data.transpose(0, 1) if step < 0 else zip(*data, strict=True):
+                for part, target in zip(x.chunk(4), y.chunk(4), strict=True):
+                    value = part
+                    for stage in whole:
+                        value = stage(value)
+                    (squares(value, target) / 2).backward()
+            at = mesh.get_local_rank("data")
+            pipe.step(data[0, at], target=data[1, at])
+            for index, stage in enumerate(mine):
+                for key, parameter in stage.named_parameters() if stage is not None else ():
+                    close(parameter.grad.full_tensor(), whole[index].get_parameter(key).grad, f"{name} {key}", 1e-10)
+        norm = ap.clip_grad_norm_(pipe, 0.5)
+        close(norm, torch.nn.utils.clip_grad_norm_([p for stage in whole for p in stage.parameters()], 0.5), "norm")
+        for index, stage in enumerate(mine):
+            for key, parameter in stage.named_parameters() if stage is not None else ():
+                close(parameter.grad.full_tensor(), whole[index].get_parameter(key).grad, f"clipped {key}", 1e-10)
+
+
+def squares(output, target):
+    return ((output - target) ** 2).sum()
+
+
+CASES = (
+    shared_parameters_are_gathered_once_and_equal_eager,
+    gradients_are_means_over_the_ranks,
+    parametrizations_of_users_are_traced,
+    tensor_parallel_modules_are_traced,
+    buckets_change_no_bit,
+    names_and_whole_state_dicts_stay,
+    what_cannot_be_traced_is_refused,
+    pipelines_gather_and_reduce_once_per_step,
+)
+
+
+if __name__ == "__main__":
+    run_cases(CASES)
