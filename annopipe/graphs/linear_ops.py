@@ -38,12 +38,19 @@ def only_looks(node: fx.Node) -> bool:
     if is_getitem(node) or not traits(node).view or not node.all_input_nodes:
         return False
     own, source = meta.value(node), meta.value(node.all_input_nodes[0])
-    tensors = isinstance(own, torch.Tensor) and isinstance(source, torch.Tensor)
-    return tensors and bool(own.numel() == source.numel())
+    if not (isinstance(own, torch.Tensor) and isinstance(source, torch.Tensor)):
+        return False
+    counts = own.numel(), source.numel()
+    return all(isinstance(count, int) for count in counts) and counts[0] == counts[1]
 
 
 def is_linear(node: fx.Node) -> bool:
-    """Whether the result for a sum of inputs is the sum of the results, but for rounding; collectives count, too."""
+    """Whether the result for a sum of inputs is the sum of the results, but for rounding; collectives count, too.
+
+    What takes a size that depends on data is not: it differs between microbatches.
+    """
+    if any(meta.is_number(source) for source in node.all_input_nodes):
+        return False
     if node.target is _aten.add.Tensor:
         return all(isinstance(item, fx.Node) for item in node.args) and not node.kwargs
     if node.target in _SCALED:

@@ -227,7 +227,7 @@ def names_and_whole_state_dicts_stay():
 def what_cannot_be_traced_is_refused():
     mesh, x = mesh_of(), own_input(3, 7)
     refused(ap.CaptureError, "use ap.shard(module.module", lambda: ap.trace(DistributedDataParallel(Block()), (x,)))
-    refused(ap.CaptureError, "sharded by fully_shard", lambda: ap.trace(fully_shard(Block(), mesh=mesh), (x,)))
+    refused(ap.CaptureError, "sharded by fully_shard", lambda: ap.trace(fully_shard(Net(), mesh=mesh), (x,)))
     column = parallelize_module(nn.Linear(7, WORLD), mesh, ColwiseParallel(use_local_output=False))
     refused(ap.CaptureError, "output is a DTensor placed", lambda: ap.trace(column, (x,)))
     refused(ap.CaptureError, "argument x is a DTensor", lambda: ap.trace(Block(), (distribute_tensor(x.detach(), mesh),)))
@@ -238,7 +238,7 @@ def what_cannot_be_traced_is_refused():
     refused(ap.PipelineError, "ignore: Block has no parameter or module c", lambda: ap.shard(Block(), mesh, ignore=["c"]))
     module = ap.shard(Block(), mesh)
     graphs = ap.trace(module, (x,))
-    refused(ap.CaptureError, "a.weight was (Shard(dim=0),)", lambda: graphs.bind(Block()))
+    refused(ap.CaptureError, "scale was (Replicate(),) on DeviceMesh", lambda: graphs.bind(Block()))
     part = {"output", *graphs.bind(module)}
     refused(ap.GraphError, "gathered parameters come from", lambda: graphs.forward({**graphs.bind_inputs(x), **dict.fromkeys(part)}))
 
