@@ -31,7 +31,7 @@ from annopipe.pipeline.microbatches import (
     split_batch,
 )
 from annopipe.pipeline.peers import Peers
-from annopipe.pipeline.preparing import Call, Settings, accepted, prepare
+from annopipe.pipeline.preparing import Call, Settings, accepted, prepare, with_messages
 from annopipe.pipeline.stage import LocalStage
 from annopipe.pipeline.step_inputs import Scale, StepInputs
 from annopipe.pipeline.tied import TiedParameters
@@ -54,7 +54,9 @@ class Pipeline:
 
     Args:
         stages: one module per stage of the schedule, None where another rank holds it.
-        schedule: with compute actions only, or with messages.
+        schedule: with compute actions only, or with messages. ``schedule.lowered(parameters=True)`` also says when
+            stages gather shared parameters, let go of them and reduce gradients; otherwise they gather them at first
+            use, keep them until the step ends, and reduce then.
         group: the ranks of the pipeline, None for all; rank r of the group holds the stages of rank r of the placement.
         loss_fn: ``loss_fn(output, target)`` per microbatch; gradients are those of the sum of the losses.
         policy: how combined graphs are ordered: see ``annopipe.overlap``.
@@ -68,6 +70,8 @@ class Pipeline:
         fixed_sums: add up a stage's gradients in the order of microbatches, so that a schedule changes no bit of them,
             save of tied parameters; of the library's schedules only looped-bfs adds in another order without it.
             Gradients that come early are kept until it is their turn.
+        bucket_bytes: how much the gathering of shared parameters, and the reduction of their gradients, puts into one
+            collective: see ``annopipe.bucket``; None leaves one for each parameter.
         timeout: how long a rank waits for another, in messages and in the collectives of graphs, before all ranks stop
             and say what they waited for; then the connections of the groups are closed, and the ranks have to be
             started again. While stages are traced, the limit of the process group itself holds.
@@ -96,6 +100,7 @@ class Pipeline:
         batch_dims: BatchDims = MappingProxyType({}),
         tied: Mapping[str, str] = MappingProxyType({}),
         fixed_sums: bool = False,
+        bucket_bytes: int | None = 25 * 2**20,
         timeout: timedelta = timedelta(minutes=5),
     ) -> None:
         rank, size, group = _place(group)
@@ -104,10 +109,12 @@ class Pipeline:
         check_made(stages, schedule, rank, size)
         check_loss(loss_fn, timeout)
         schedule.check()
-        lowered = schedule.lowered()
+        lowered = with_messages(schedule)
         others = [plan_group] if plan_group is not None else []
         self._peers = Peers(group, others, timeout, facts_of(lowered, policy))
-        self._settings = Settings(lowered, rank, self._peers, plan_group, loss_fn, policy, costs, fixed_sums)
+        self._settings = Settings(
+            lowered, rank, self._peers, plan_group, loss_fn, policy, costs, fixed_sums, bucket_bytes
+        )
         self._messages = Messages(group, timeout)
         self._operations: dict[str, Operation] = {}
         self._prepared: dict[str, _Prepared] = {}

@@ -17,6 +17,7 @@ from torch import nn
 
 from annopipe import pytrees
 from annopipe.errors import AnnopipeError
+from annopipe.graphs.bucketing import bucket
 from annopipe.graphs.ops import group_name, traits
 from annopipe.graphs.process_groups import find_group
 from annopipe.graphs.stage_graph import body
@@ -33,10 +34,11 @@ from annopipe.pipeline.liveness import gradient_needs, only_live, returning_grad
 from annopipe.pipeline.messages import Messages
 from annopipe.pipeline.peers import AgreedError, Peers
 from annopipe.pipeline.stage import LocalStage
-from annopipe.scheduling.actions import BACKWARDS
+from annopipe.scheduling.actions import BACKWARDS, MESSAGES, PARAMETERS
+from annopipe.scheduling.lowering.messages import add_messages
 from annopipe.scheduling.schedule_class import Schedule
 
-__all__ = ["Call", "Settings", "prepare", "talk"]
+__all__ = ["Call", "Settings", "prepare", "talk", "with_messages"]
 
 Loss = Callable[[Any, Any], torch.Tensor]
 
@@ -65,6 +67,7 @@ class Settings:
     policy: str | Policy
     costs: StageNodeCosts | None
     fixed_sums: bool = False
+    bucket_bytes: int | None = None
     evaluates: bool = False
 
 
@@ -85,6 +88,16 @@ class _News:
     given: frozenset[str] = frozenset()
     has_loss: bool = False
     error: str = ""
+
+
+def with_messages(schedule: Schedule) -> Schedule:
+    """The schedule with messages; one that says when parameters are gathered and reduced stays as it is otherwise."""
+    kinds = {action.kind for rank in schedule.ranks for action in rank}
+    if kinds.isdisjoint(PARAMETERS):
+        return schedule.lowered()
+    if kinds.isdisjoint(MESSAGES):
+        return Schedule(add_messages(schedule.programs), schedule.name, schedule.operations)
+    return schedule
 
 
 def prepare(
@@ -121,7 +134,7 @@ def prepare(
         index: LocalStage(
             index,
             modules[index],
-            only_live(graphs, arriving.get(index, frozenset())),
+            _in_buckets(only_live(graphs, arriving.get(index, frozenset())), settings.bucket_bytes),
             inside=len(heard[index].needs),
             keeps_outputs=settings.evaluates and index == placement.stages - 1,
             fixed_sums=settings.fixed_sums,
@@ -163,6 +176,15 @@ def _check_heard(settings: Settings, heard: Sequence[_News]) -> None:
             "the schedule has backwards and there is no loss: give Pipeline a loss_fn, call ap.auxiliary_loss in a "
             'stage, or take the schedule "forward-only"'
         )
+
+
+def _in_buckets(graphs: StageGraphs, size_bytes: int | None) -> StageGraphs:
+    """The graphs with few large collectives where parameters are gathered and gradients reduced."""
+    if size_bytes is None:
+        return graphs
+    parts = (graphs.unshard, graphs.reduce_grad)
+    unshard, reduce_grad = (part and bucket(part, size_bytes=size_bytes) for part in parts)
+    return dataclasses.replace(graphs, unshard=unshard, reduce_grad=reduce_grad)
 
 
 def _links(heard: Sequence[_News], device: torch.device) -> dict[int, Link]:

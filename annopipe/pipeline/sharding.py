@@ -41,10 +41,13 @@ def shard(
     Every parameter becomes a DTensor, under its own name. Where the forward of the module, or of a module in it, reads
     the parameter, it gets the whole one; its gradient is the mean over the ranks, as from ``DistributedDataParallel``.
     Parameters that an earlier call has made stay as they are: share experts over their own mesh first, then the
-    rest. All ranks of the mesh call it and get the values of the first one; on the meta device nothing is sent, and
-    ``to_empty`` gives memory to this rank's parts only.
+    rest. Modules that share a parameter, as tied stages of one rank do, have to be in one call:
+    ``shard(nn.ModuleList(stages), mesh)``. All ranks of the mesh call it and get the values of the first one; on the
+    meta device nothing is sent, and ``to_empty`` gives memory to this rank's parts only.
 
     In a pipeline a stage gathers its parameters once per step, and reduces the sum of its microbatches' gradients once.
+    A forward that is called by other means than the module, such as ``module.forward(x)``, reads DTensors. Traced with
+    ``strict=True``, each read of a parameter reduces a gradient of its own, and these are added up afterwards.
 
     Args:
         module: changed in place; also on the meta device.
@@ -83,7 +86,7 @@ def shard(
         for key, parameter in found.items():
             child._parameters[key] = made[parameter]
             own[key] = reads
-        if found or child is module:
+        if child is module or any(wanted[part] for part in child.modules()):
             scopes.append(reads)
             child.__class__ = _reading(type(child), tuple(found))  # type: ignore[arg-type]  # classes are hashable
         if found:
