@@ -4,6 +4,7 @@ Traced graphs beside eager, bit by bit; pipelines beside the whole model on all 
 """
 
 import copy
+import dataclasses
 import os
 
 import torch
@@ -23,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrize
 
 import annopipe as ap
+from annopipe.models import DeepSeekV3Config, DeepSeekV3Stage
 from tests.pipeline.trial import close, refused, run_cases
 
 WORLD = int(os.environ.get("WORLD_SIZE", "1"))
@@ -86,7 +88,7 @@ def same_as_eager(module, x, passed=lambda graph: graph, strict=False):
     values = run_graphs(graphs, module, x, tangent, passed)
     graphs.write_buffers(module, values)
     assert torch.equal(values["output"], output)
-    assert torch.equal(values["input_grad.x"], x.grad)
+    assert torch.equal(values[f"input_grad.{graphs.arguments.paths[0]}"], x.grad)
     gradients = graphs.parameter_gradients(values)
     for name, parameter in eager.named_parameters():
         own, other = gradients[name], parameter.grad
@@ -309,7 +311,7 @@ def pipelines_gather_and_reduce_once_per_step():
         pipe = ap.Pipeline(mine, schedule, entire, squares, "alternate")
         for step in range(2):
             data = torch.randn(2, 2, 8, 7, generator=torch.Generator().manual_seed(step))
-            for x, y in data.transpose(0, 1) if step < 0 else zip(*data, strict=True):
+            for x, y in zip(*data, strict=True):
                 for part, target in zip(x.chunk(4), y.chunk(4), strict=True):
                     value = part
                     for stage in whole:
@@ -327,6 +329,33 @@ def pipelines_gather_and_reduce_once_per_step():
                 close(parameter.grad.full_tensor(), whole[index].get_parameter(key).grad, f"clipped {key}", 1e-10)
 
 
+def experts_and_dense_parameters_have_meshes_of_their_own():
+    """Dense parameters are shared by all ranks, experts by the ranks that hold the same ones; or PP 2 x EP 2."""
+    config = dataclasses.replace(DeepSeekV3Config.tiny(), layers=2, dense_layers=0)
+    mesh = init_device_mesh("cpu", (WORLD // 2, 2), mesh_dim_names=("copies", "experts"))
+    group, rank = mesh["experts"].get_group(), dist.get_rank()
+    whole = DeepSeekV3Stage(config, dtype=torch.float64)
+    stage = DeepSeekV3Stage(config, group=group, dtype=torch.float64)
+    for name, module in stage.named_modules():
+        if name.endswith(".experts"):
+            ap.shard(module, mesh["copies"], divide_by=WORLD)
+    ap.shard(stage, mesh_of())
+    data = torch.randn(WORLD, 2, 5, config.hidden, generator=torch.Generator().manual_seed(2))
+    for part in data:
+        (whole(part).square().sum() / WORLD).backward()
+    pipe = ap.Pipeline([stage], ap.schedule("1f1b", ranks=1, microbatches=2), alone(), lambda y, _: y.square().sum())
+    pipe.step(data[rank], target=data[rank])
+    for name, parameter in stage.named_parameters():
+        expected = whole.get_parameter(name).grad
+        if ".experts." in name:
+            expected = expected.chunk(2)[mesh.get_local_rank("experts")]
+        close(parameter.grad.full_tensor(), expected, name, 1e-10)
+
+
+def alone():
+    return dist.new_group([dist.get_rank()], use_local_synchronization=True)
+
+
 def squares(output, target):
     return ((output - target) ** 2).sum()
 
@@ -342,6 +371,7 @@ CASES = (
     names_and_whole_state_dicts_stay,
     what_cannot_be_traced_is_refused,
     pipelines_gather_and_reduce_once_per_step,
+    experts_and_dense_parameters_have_meshes_of_their_own,
 )
 
 
