@@ -51,9 +51,14 @@ def bucket(graph: StageGraph, *, size_bytes: int = 25 * 2**20, all_reduces: bool
 
     >>> import torch.distributed as dist, annopipe as ap
     >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    >>> mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
-    >>> graphs = ap.trace(ap.shard(torch.nn.Linear(3, 2), mesh, mode="replicate"), (torch.ones(1, 3),))
-    >>> graphs.reduce_grad.launch_count, ap.bucket(graphs.reduce_grad).launch_count
+    >>> class Gathered(torch.nn.Linear):
+    ...     def gathered(self, shard):
+    ...         ops = torch.ops._c10d_functional
+    ...         return ops.wait_tensor(ops.all_gather_into_tensor(shard.detach(), 1, dist.group.WORLD.group_name))
+    ...     def forward(self, x):
+    ...         return x @ self.gathered(self.weight).t() + self.gathered(self.bias)
+    >>> unshard = ap.trace(Gathered(3, 2), (torch.ones(1, 3).requires_grad_(),)).unshard
+    >>> unshard.launch_count, bucket(unshard).launch_count
     (2, 1)
     >>> dist.destroy_process_group()
     """

@@ -64,7 +64,7 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
     if not isinstance(tensor, DTensor):
         return tensor
     with torch.no_grad():
-        return tensor.to_local()
+        return tensor.to_local().detach()
 
 
 def layouts(module: nn.Module) -> dict[str, Layout]:
@@ -124,7 +124,7 @@ class DistributedTensors:
         """The module with plain tensors in their places."""
         locals_: list[torch.Tensor] = []
         for tensor, _, _ in self._found:
-            local = local_part(tensor).detach()
+            local = local_part(tensor)
             is_parameter = isinstance(tensor, nn.Parameter)
             locals_.append(nn.Parameter(local, tensor.requires_grad) if is_parameter else local)
         with self._replaced(locals_):
