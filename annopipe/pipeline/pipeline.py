@@ -16,7 +16,17 @@ from annopipe.graphs.stage_graphs import AUXILIARY_LOSS, LOSS
 from annopipe.ordering.combining import StageNodeCosts
 from annopipe.ordering.plan import OverlapPlan
 from annopipe.ordering.registry import Policy
-from annopipe.pipeline.checks import check_grad_mode, check_loss, check_made, check_modules, check_operations, facts_of
+from annopipe.pipeline.checks import (
+    check_grad_mode,
+    check_kinds,
+    check_loss,
+    check_made,
+    check_modules,
+    check_operations,
+    check_scale,
+    check_trains,
+    facts_of,
+)
 from annopipe.pipeline.combined import Combined, Parts
 from annopipe.pipeline.evaluation import evaluation_mode, forwards_of
 from annopipe.pipeline.interpreter import Interpreter, Operation
@@ -31,7 +41,9 @@ from annopipe.pipeline.microbatches import (
     split_batch,
 )
 from annopipe.pipeline.peers import Peers
+from annopipe.pipeline.prepared import Prepared
 from annopipe.pipeline.preparing import Call, Settings, accepted, prepare
+from annopipe.pipeline.python_state import State, loss_state, module_state
 from annopipe.pipeline.stage import LocalStage
 from annopipe.pipeline.step_inputs import Scale, StepInputs
 from annopipe.pipeline.tied import TiedParameters
@@ -41,7 +53,7 @@ from annopipe.scheduling.schedule_class import Schedule
 __all__ = ["Pipeline"]
 
 T = TypeVar("T")
-_Prepared = tuple[dict[int, LocalStage], Interpreter, dict[Parts, Combined]]
+_Ready = tuple[dict[int, LocalStage], Interpreter, dict[Parts, Combined]]
 
 
 class Pipeline:
@@ -49,6 +61,8 @@ class Pipeline:
 
     A stage that returns a tuple calls the next one with its elements; any other value is the next one's argument.
     Stages run as traced graphs: gradients are those of the unsplit model, and modules need not inherit from anything.
+    Between steps, shapes, modes, hooks, ``requires_grad`` and the Python values that a forward or the loss reads may
+    change (attributes of modules, what a loss closes over; not globals): what is new is traced, once.
     What is random in a forward is drawn from this rank's generator when it runs, and is the same in its backward.
     Buffers are updated once for every microbatch, in the order of its forwards.
 
@@ -98,6 +112,8 @@ class Pipeline:
         fixed_sums: bool = False,
         timeout: timedelta = timedelta(minutes=5),
     ) -> None:
+        check_kinds(stages, schedule, timeout, {"batch_dims": batch_dims, "tied": tied})
+        stages = list(stages)
         rank, size, group = _place(group)
         self._modules = {index: module for index, module in enumerate(stages) if module is not None}
         self._given = schedule
@@ -110,7 +126,7 @@ class Pipeline:
         self._settings = Settings(lowered, rank, self._peers, plan_group, loss_fn, policy, costs, fixed_sums)
         self._messages = Messages(group, timeout)
         self._operations: dict[str, Operation] = {}
-        self._prepared: dict[str, _Prepared] = {}
+        self._prepared: Prepared[_Ready] = Prepared()
         self._auxiliary: dict[int, list[torch.Tensor]] = {}
         self._batch_dims = dict(batch_dims)
         self._tied = TiedParameters(tied, self._modules, schedule.placement, rank, group)
@@ -260,7 +276,10 @@ class Pipeline:
 
     def _step(self, calls: list[Call], loss_scale: Scale, auxiliary_scale: Scale | None) -> list[torch.Tensor] | None:
         check_grad_mode()
+        check_trains(self._given)
         scales = {LOSS: loss_scale, AUXILIARY_LOSS: loss_scale if auxiliary_scale is None else auxiliary_scale}
+        check_scale("loss_scale", scales[LOSS])
+        check_scale("auxiliary_scale", scales[AUXILIARY_LOSS])
         stages, interpreter, _ = self._find(calls)
         inputs = self._begin(stages, calls, scales)
         with self._tied.summed(self._messages):
@@ -292,9 +311,10 @@ class Pipeline:
             stage.end_step()
         return found or None
 
-    def _find(self, calls: list[Call], *, evaluates: bool = False) -> _Prepared:
+    def _find(self, calls: list[Call], *, evaluates: bool = False) -> _Ready:
         """What was prepared for such calls; prepared now when there is nothing."""
-        own, settings = self._signature(calls, evaluates=evaluates), self._settings
+        state, settings = self._state(), self._settings
+        own = f"{self._signature(calls, evaluates=evaluates)} {state}"
         if evaluates:
             schedule = forwards_of(settings.schedule)
             settings = dataclasses.replace(settings, schedule=schedule, loss_fn=None, evaluates=True)
@@ -304,8 +324,15 @@ class Pipeline:
         if signature not in self._prepared:
             with self._peers.unhurried():
                 self._tied.check()
-                self._prepared[signature] = prepare(settings, self._modules, calls[0], self._messages, self._operations)
+                found = prepare(settings, self._modules, calls[0], self._messages, self._operations)
+            self._prepared.keep(signature, found, state)
         return self._prepared[signature]
+
+    def _state(self) -> State:
+        """The Python values that the stages of this rank and the loss may read."""
+        loss = loss_state(self._settings.loss_fn) if self.holds_last else {}
+        named = {index: module_state(module) for index, module in self._modules.items()}
+        return {**{f"stage {index}: {name}": v for index, found in named.items() for name, v in found.items()}, **loss}
 
     def _signature(self, calls: list[Call], *, evaluates: bool) -> str:
         texts = [
