@@ -95,9 +95,7 @@ def _keep_buffers_as_they_are(model: nn.Module, stage: fx.GraphModule) -> None:
             stage.get_submodule(parent).register_buffer(key, buffer, persistent=False)
 
 
-def _with_tags(
-    graph: fx.Graph, node: fx.Node, original: fx.Node, functions: dict[str, Callable[..., Any]]
-) -> fx.Node:
+def _with_tags(graph: fx.Graph, node: fx.Node, original: fx.Node, functions: dict[str, Callable[..., Any]]) -> fx.Node:
     """The node, run under the tags that were open around it; a call of a module or function that opens them.
 
     Functions are added to those that the stage has as attributes: FX cannot print one as an argument.
