@@ -1,7 +1,8 @@
 """``Pipeline``: train the stages of a model under a pipeline schedule, with explicit graphs, on torch.distributed."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -216,7 +217,8 @@ class Pipeline:
             What ``loss_fn`` returned for every microbatch on the rank of the last stage, None elsewhere.
 
         Raises:
-            PipelineError: the call does not fit, or a rank, stage or message failed; the message names the action.
+            PipelineError: the call does not fit, or a rank, stage or message failed; the message names the action. Then
+                the gradients are those of a part of the step: set them to None before the next one.
         """
         with self._peers.calling("step"):
             return self._step(self._calls(inputs, kwargs, target), loss_scale, auxiliary_scale)
@@ -242,8 +244,9 @@ class Pipeline:
         with self._peers.calling("eval"), evaluation_mode(self._modules.values()):
             calls = self._calls(inputs, kwargs, None)
             stages, interpreter, _ = self._find(calls, evaluates=True)
-            interpreter.run(self._begin(stages, calls, {}))
-        return self._end(stages, lambda last: last.outputs)
+            with _left_empty(stages.values()):
+                interpreter.run(self._begin(stages, calls, {}))
+                return self._of_last(stages, lambda last: last.outputs)
 
     def _cut_calls(
         self,
@@ -281,13 +284,14 @@ class Pipeline:
         check_scale("loss_scale", scales[LOSS])
         check_scale("auxiliary_scale", scales[AUXILIARY_LOSS])
         stages, interpreter, _ = self._find(calls)
-        inputs = self._begin(stages, calls, scales)
-        with self._tied.summed(self._messages):
-            interpreter.run(inputs)
-        inputs.backward(stages)
-        named = {index: stage.losses.get(AUXILIARY_LOSS) for index, stage in stages.items()}
-        self._auxiliary = {index: _in_order(found) for index, found in named.items() if found}
-        return self._end(stages, lambda last: last.losses.get(LOSS, {}))
+        with _left_empty(stages.values()):
+            inputs = self._begin(stages, calls, scales)
+            with self._tied.summed(self._messages):
+                interpreter.run(inputs)
+            inputs.backward(stages)
+            named = {index: stage.losses.get(AUXILIARY_LOSS) for index, stage in stages.items()}
+            self._auxiliary = {index: _in_order(found) for index, found in named.items() if found}
+            return self._of_last(stages, lambda last: last.losses.get(LOSS, {}))
 
     def _begin(self, stages: Mapping[int, LocalStage], calls: list[Call], scales: Mapping[str, Scale]) -> StepInputs:
         """Bind the stages, and name what they were called with."""
@@ -303,13 +307,12 @@ class Pipeline:
             ]
         return StepInputs(stages, given, scales)
 
-    def _end(self, stages: Mapping[int, LocalStage], kept: Callable[[LocalStage], Mapping[int, T]]) -> list[T] | None:
-        """What the last stage has kept, if it is here; the stages keep nothing."""
+    def _of_last(
+        self, stages: Mapping[int, LocalStage], kept: Callable[[LocalStage], Mapping[int, T]]
+    ) -> list[T] | None:
+        """What the last stage has kept, if it is here."""
         last = stages.get(self.schedule.placement.stages - 1)
-        found = _in_order(kept(last)) if last is not None else []
-        for stage in stages.values():
-            stage.end_step()
-        return found or None
+        return (_in_order(kept(last)) if last is not None else []) or None
 
     def _find(self, calls: list[Call], *, evaluates: bool = False) -> _Ready:
         """What was prepared for such calls; prepared now when there is nothing."""
@@ -346,6 +349,16 @@ class Pipeline:
                 )
         modules = [f"{index} {module_text(module)}" for index, module in self._modules.items()]
         return " ".join([str(evaluates), texts[0], *modules])
+
+
+@contextlib.contextmanager
+def _left_empty(stages: Iterable[LocalStage]) -> Iterator[None]:
+    """Afterwards the stages keep nothing of the step, even if it failed."""
+    try:
+        yield
+    finally:
+        for stage in stages:
+            stage.end_step()
 
 
 def _in_order(by_microbatch: Mapping[int, T]) -> list[T]:

@@ -60,6 +60,7 @@ class LocalStage:
             for gradient, path in zip(self.input_gradients[inside:], self.inputs[inside:], strict=True)
             if gradient is not None
         ]
+        self._outside += [(gradients[p], f"input.{p}") for p in graphs.target_arguments.paths if p in gradients]
         self._keeps_outputs, self._fixed_sums = keeps_outputs, fixed_sums
         self._early: dict[str, dict[int, torch.Tensor]] = {}
         self._added: dict[str, int] = {}
