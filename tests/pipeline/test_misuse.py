@@ -74,7 +74,7 @@ def test_stages_and_ranks_that_do_not_fit_are_refused_when_the_pipeline_is_made(
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"schedule": "1f1b"}, 'the schedule is a str: give a Schedule, such as ap.schedule("1f1b"'),
+        ({"schedule": "1f1b"}, "the schedule is a str: give a Schedule, such as ap.schedule"),
         ({"schedule": ap.schedule_spec("gpipe", ranks=1, microbatches=2)}, r"a ScheduleSpec: .* the spec's build\(\)"),
         ({"stages": nn.Identity()}, "stages is a Identity: give a list of modules"),
         ({"timeout": 60}, "timeout=60: give a datetime.timedelta"),
