@@ -25,7 +25,9 @@ State = dict[str, Any]
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), enum.Enum, torch.dtype, torch.device, torch.Size, range)
 _SEQUENCES = (list, tuple, collections.deque)
 _RECORDS = (types.SimpleNamespace, argparse.Namespace)
-_ELSEWHERE = frozenset({"_parameters", "_buffers", "_modules", "training"})
+_SIMPLE = frozenset((bool, int, float, str, type(None)))
+# What every module has, but for hooks: looked at elsewhere, or not read by a forward.
+_ELSEWHERE = frozenset(name for name in vars(nn.Module()) if "hooks" not in name)
 _DEPTH = 4
 _LONGEST = 1000  # items of a container that are looked at before every step
 
@@ -102,7 +104,7 @@ def _content(cell: types.CellType) -> Any:
 
 
 def _read(value: Any, depth: int) -> Any:
-    if isinstance(value, _PLAIN):
+    if type(value) in _SIMPLE or isinstance(value, _PLAIN):
         return f"{type(value).__name__} {value!r}"
     if isinstance(value, weakref.ref) or depth == 0:
         return type(value).__name__
