@@ -44,12 +44,13 @@ def check_loss(loss_fn: object, timeout: timedelta) -> None:
         raise PipelineError(f"timeout={timeout}: give the time that a rank may wait for another, more than none")
 
 
-def facts_of(schedule: Schedule, policy: str | Policy) -> dict[str, str]:
+def facts_of(schedule: Schedule, policy: str | Policy, tied: Mapping[str, str]) -> dict[str, str]:
     """What has to be the same on every rank."""
     return {
         "the number of microbatches": str(schedule.microbatches),
         "the schedule": repr(schedule.programs.texts()),
         "the policy": policy if isinstance(policy, str) else getattr(policy, "__qualname__", type(policy).__qualname__),
+        "the tied parameters": repr(sorted(tied.items())),
     }
 
 

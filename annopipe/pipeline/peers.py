@@ -6,6 +6,7 @@ and the pipeline can be called again. Afterwards messages are under way, so a ra
 """
 
 import hashlib
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -27,6 +28,8 @@ T = TypeVar("T")
 _POLLS = 20  # in one timeout
 _LONGEST_POLL_S = 1.0
 _TEXT_LENGTH = 1000
+_FACTS = 3  # what a rank says before its facts
+_NEW = "one that was not called before"
 
 
 class AgreedError(PipelineError):
@@ -55,31 +58,44 @@ class Peers:
         self._facts = dict(facts)
         self._groups = [g for g in (group, *others) if g is not None]
         self._own_limits = _limits(self._groups)
+        self._facts["the pipeline"] = _NEW
+        self._number = secrets.randbits(60)  # the user's random numbers stay as they are
         self._call = ExitStack()
-        self._stopped = ""
+        self._running = self._stopped = ""
         self._agreed = False
-        poll_s = min(_LONGEST_POLL_S, timeout.total_seconds() / _POLLS)
-        self._alarm = Alarm(self._groups, poll_s) if self._groups else None
+        self._poll_s = min(_LONGEST_POLL_S, timeout.total_seconds() / _POLLS)
+        self._alarm = Alarm(self._groups, self._poll_s) if self._groups else None
 
     @contextmanager
-    def calling(self, method: str) -> Iterator[None]:
+    def calling(self, method: str, options: str = "") -> Iterator[None]:
         """What a call of a pipeline's method does, with the ranks' agreement and alarm.
 
-        Raises PipelineError at once when the pipeline has stopped before.
+        Args:
+            method: its name.
+            options: what has to be the same on all ranks for this call.
+
+        Raises PipelineError at once when the pipeline has stopped before, and inside another call.
         """
+        if self._running:
+            raise PipelineError(
+                f"{method} was called while {self._running} of the same pipeline runs, by an operation, a loss or "
+                "another thread: call one after the other"
+            )
         if self._stopped:
             raise PipelineError(
                 f"this pipeline has stopped, and the connections of its process groups are closed: {self._stopped}; "
                 "start the ranks again, from the last checkpoint"
             )
-        self._facts["call"], self._agreed = method, False
-        with ExitStack() as stack:
-            self._call = stack
-            stack.enter_context(_limited(dict.fromkeys(self._groups, self.timeout)))
-            if self._alarm is not None:
-                stack.enter_context(_Told(self, self._alarm))
-                stack.enter_context(self._alarm)
-            yield
+        self._facts |= {"call": method, "options": options}
+        self._running, self._agreed = method, False
+        try:
+            with ExitStack() as stack:
+                self._call = stack
+                stack.enter_context(_limited(dict.fromkeys(self._groups, self.timeout)))
+                self._listen()
+                yield
+        finally:
+            self._running = ""
 
     @contextmanager
     def unhurried(self) -> Iterator[None]:
@@ -96,7 +112,14 @@ class Peers:
         if self._alarm is not None:
             self._alarm.include(new)
         elif new:
-            self._alarm = Alarm(new, min(_LONGEST_POLL_S, self.timeout.total_seconds() / _POLLS))
+            self._alarm = Alarm(new, self._poll_s)
+            self._listen()
+
+    def _listen(self) -> None:
+        """For the rest of the call."""
+        if self._alarm is not None:
+            self._call.enter_context(_Told(self, self._alarm))
+            self._call.enter_context(self._alarm)
 
     def agree(self, own: str) -> str:
         """One text for what all ranks say, the same on all of them.
@@ -108,13 +131,16 @@ class Peers:
         self._agreed = True  # or will have, or all stop
         if self.group is None:
             return own
-        found = self._exchange([0, _digest(own), *map(_digest, self._facts.values())])
+        found = self._exchange([0, _digest(own)])
         self._raise_if_different(found, "")
+        if self._facts["the pipeline"] == _NEW:
+            # From now on a call pairs with calls of the same pipelines only: others may look just like them.
+            self._facts["the pipeline"] = f"number {_digest(str([said[2] for said in found])) % 2**32:x}"
         return " ".join(f"{said[1]:x}" for said in found)
 
     def fail(self, error: Exception) -> None:
         """Take part in the agreement with the error that this rank raises in its place."""
-        found = self._exchange([1, 0, *map(_digest, self._facts.values())])
+        found = self._exchange([1, 0])
         self._raise_if_different(found, f"{type(error).__name__}: {error}")
 
     def together(self, make: Callable[[], T], what: str) -> T:
@@ -147,6 +173,18 @@ class Peers:
         except RuntimeError as error:
             raise self.lost(f"{what} of all ranks", error) from error
 
+    def reduce(self, value: torch.Tensor, operation: Any, group: dist.ProcessGroup, what: str) -> torch.Tensor:
+        """A small tensor of every rank of a group in one, on all of them.
+
+        Raises PipelineError when not all come within the timeout.
+        """
+        found = value.to(message_device(group), copy=True)
+        try:
+            dist.all_reduce(found, operation, group=group)
+        except RuntimeError as error:
+            raise self.lost(f"all ranks to {what}", error) from error
+        return found.to(value.device)
+
     def broadcast(self, item: Any, source: int, what: str) -> Any:
         """The item of one rank, on all of them.
 
@@ -173,8 +211,9 @@ class Peers:
         everywhere = rank if self.group is None else dist.get_global_rank(self.group, rank)
         return f"rank {rank}" if everywhere == rank else f"rank {rank} of the pipeline (rank {everywhere} of all)"
 
-    def _exchange(self, numbers: Sequence[int]) -> list[tuple[int, ...]]:
-        """Some numbers of every rank: one small collective."""
+    def _exchange(self, said: Sequence[int]) -> list[tuple[int, ...]]:
+        """Two numbers of every rank, that of its pipeline, and its facts: one small collective."""
+        numbers = [*said, self._number, *map(_digest, self._facts.values())]
         mine = torch.tensor(numbers, device=message_device(self.group))  # type: ignore[arg-type]
         everyone = [torch.zeros_like(mine) for _ in range(dist.get_world_size(self.group))]
         try:
@@ -184,14 +223,14 @@ class Peers:
         return [tuple(said.tolist()) for said in everyone]
 
     def _raise_if_different(self, found: Sequence[tuple[int, ...]], own_error: str) -> None:
-        differs = [at for at in range(2, len(found[0])) if len({said[at] for said in found}) > 1]
+        differs = [at for at in range(_FACTS, len(found[0])) if len({said[at] for said in found}) > 1]
         if not differs and not any(said[0] for said in found):
             return
         told = self.gather((own_error, list(self._facts.items())), "what is wrong")
         for rank, (error, _) in enumerate(told):
             if error:
                 raise AgreedError(f"{self.name(rank)} cannot {self._facts['call']}: {error}")
-        at = differs[0] - 2
+        at = differs[0] - _FACTS
         texts = [facts[at] for _, facts in told]
         rank = next(rank for rank, text in enumerate(texts) if text != texts[0])
         raise AgreedError(

@@ -106,14 +106,14 @@ class Pipeline:
         schedule.check()
         lowered = schedule.lowered()
         others = [plan_group] if plan_group is not None else []
-        self._peers = Peers(group, others, timeout, facts_of(lowered, policy))
+        self._peers = Peers(group, others, timeout, facts_of(lowered, policy, tied))
         self._settings = Settings(lowered, rank, self._peers, plan_group, loss_fn, policy, costs, fixed_sums)
         self._messages = Messages(group, timeout)
         self._operations: dict[str, Operation] = {}
         self._prepared: dict[str, _Prepared] = {}
         self._auxiliary: dict[int, list[torch.Tensor]] = {}
         self._batch_dims = dict(batch_dims)
-        self._tied = TiedParameters(tied, self._modules, schedule.placement, rank, group)
+        self._tied = TiedParameters(tied, self._modules, schedule.placement, rank)
 
     @property
     def schedule(self) -> Schedule:
@@ -124,6 +124,11 @@ class Pipeline:
     def group(self) -> dist.ProcessGroup | None:
         """The ranks of the pipeline; None when it is this one alone."""
         return self._peers.group
+
+    @property
+    def peers(self) -> Peers:
+        """The ranks of the pipeline, as this one calls them together."""
+        return self._peers
 
     @property
     def auxiliary_losses(self) -> dict[int, list[torch.Tensor]]:
@@ -146,7 +151,6 @@ class Pipeline:
                 f"the schedule has no operation {name!r} on this rank; it has {sorted(kinds) or 'none'}"
             )
         self._operations[name] = function
-        self._prepared.clear()
 
     def named_parameters(self, *, counted: bool = False) -> Iterator[tuple[str, nn.Parameter]]:
         """Each parameter of this rank once, as "stage.name".
@@ -302,8 +306,8 @@ class Pipeline:
         check_operations(settings.schedule, settings.rank, self._operations.keys())
         signature = self._peers.agree(own)
         if signature not in self._prepared:
+            self._tied.check(self._peers)
             with self._peers.unhurried():
-                self._tied.check()
                 self._prepared[signature] = prepare(settings, self._modules, calls[0], self._messages, self._operations)
         return self._prepared[signature]
 
