@@ -304,8 +304,8 @@ class Pipeline:
             settings = dataclasses.replace(settings, schedule=schedule, loss_fn=None, evaluates=True)
         check_modules(self._modules)
         check_operations(settings.schedule, settings.rank, self._operations.keys())
-        signature = self._peers.agree(own)
-        if signature not in self._prepared:
+        signature, is_new = self._peers.agree(own, self._prepared.__contains__)
+        if is_new:
             self._tied.check(self._peers)
             with self._peers.unhurried():
                 self._prepared[signature] = prepare(settings, self._modules, calls[0], self._messages, self._operations)

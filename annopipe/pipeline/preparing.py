@@ -108,7 +108,7 @@ def prepare(
                 news = _news(settings, traced[index], before, call, index)
             except AnnopipeError as error:
                 failure, news = error, _News(error=_told(error, settings, call, index))
-        heard.append(talk(news, placement.rank_of[index], settings))
+        heard.append(talk(news, placement.rank_of[index], settings, index))
         if heard[-1].error:
             raise AgreedError(f"stage {index} on rank {placement.rank_of[index]}: {heard[-1].error}") from failure
     _check_heard(settings, heard)
@@ -128,7 +128,9 @@ def prepare(
     actions = settings.schedule.ranks[settings.rank]
     plan = partial(combinations, actions, stages, settings.policy, settings.costs, settings.plan_group)
     combined = settings.peers.together(plan, "planning combined graphs")
-    settings.peers.include(groups_of(stages.values(), combined.values()))
+    groups = groups_of(stages.values(), combined.values())
+    settings.peers.include(groups)
+    settings.peers.together(partial(settings.peers.compare, groups), "comparing calls with the ranks of other groups")
     taken = acknowledged(settings.schedule.ranks, placement, settings.rank)
     return stages, Interpreter(actions, placement, stages, links, combined, messages, operations, taken), combined
 
@@ -165,9 +167,9 @@ def _links(heard: Sequence[_News], device: torch.device) -> dict[int, Link]:
     return {index: Link(b, back, device) for index, (b, back) in enumerate(pairs) if b is not None}
 
 
-def talk(news: Any, source: int, settings: Settings) -> Any:
-    """What one rank says, on all of them."""
-    return settings.peers.broadcast(news, source, "trace its next stage")
+def talk(news: Any, source: int, settings: Settings, index: int) -> Any:
+    """What one rank says of a stage, on all of them."""
+    return settings.peers.broadcast(news, source, f"trace stage {index}")
 
 
 def _traced(settings: Settings, module: nn.Module, call: Call, before: Boundary | None, index: int) -> StageGraphs:

@@ -26,6 +26,12 @@ SAID = {
     "cut": "stage 1 on rank 1: CaptureError: cannot trace Wide",
     "no grad": "step differentiates, and is called inside torch.no_grad",
     "meta": "stage 1: first.weight is on the meta device and has no values",
+    "tied": "different arguments, the tied parameters: [] and [('1.first.bias', '0.first.bias')]",
+    "dtype": "stage 1 on rank 1: CaptureError: cannot trace Block: aten.addmm.default in Block.first",
+    "constant": "stage 0 on rank 0: PipelineError: stage 0 returns something that its next stage cannot be told (",
+    "crossed": "rank 0 and rank 1 have different arguments, the pipeline: number ",
+    "clip and step": "rank 0 and rank 1 have different arguments, call: step and clip_grad_norm_",
+    "clip": "different arguments, options: max_norm=1.0, norm_type=2.0 and max_norm=2.0, norm_type=2.0",
     "policy name": "planning combined graphs failed on rank 0: ",
 }
 
@@ -43,14 +49,17 @@ def test_a_mistake_is_raised_on_both_ranks(found, name):
         assert SAID[name] in found[rank][name]
 
 
-def test_after_mistakes_the_same_groups_run_a_step(found):
-    assert [found[rank]["fine"] for rank in range(2)] == ["", ""]
+@pytest.mark.parametrize("name", ["first", "second", "first again", "replaced", "fine"])
+def test_between_and_after_mistakes_the_same_groups_run_steps(found, name):
+    assert [found[rank][name] for rank in range(2)] == ["", ""]
 
 
-def test_a_rank_that_calls_step_alone_is_told_so_within_the_timeout(found):
-    assert "waited for all ranks to call step, and that failed within 3 s" in found[0]["alone"]
-    assert "did not make the same call" in found[0]["alone"]
-    assert "no word from rank 1" in found[0]["alone"]
+@pytest.mark.parametrize("name", ["step", "clip_grad_norm_"])
+def test_a_rank_that_calls_alone_is_told_so_within_the_timeout(found, name):
+    said = found[0][f"{name} alone"]
+    assert f"waited for all ranks to call {name}, and that failed within 3 s" in said
+    assert "did not make the same call" in said
+    assert "no word from rank 1" in said
 
 
 def one(count=1, name="gpipe", **options):
@@ -103,6 +112,18 @@ def test_an_operation_that_nobody_registered_is_refused():
     schedule = dataclasses.replace(spec, operations=(ap.Operation("OFFLOAD", after="F"),)).build()
     with pytest.raises(ap.PipelineError, match="inserts OFFLOAD: say what it does with pipe.register"):
         ap.Pipeline([Block(6, 0)], schedule, loss_fn=loss_of).step(torch.ones(1, 6), target=torch.ones(1, 6))
+
+
+def test_a_call_inside_a_call_is_refused():
+    spec = ap.schedule_spec("gpipe", ranks=1, microbatches=1)
+    schedule = dataclasses.replace(spec, operations=(ap.Operation("OFFLOAD", after="F"),)).build()
+    pipe = ap.Pipeline([Block(6, 0)], schedule, loss_fn=loss_of)
+    x = torch.ones(1, 6)
+    pipe.register("OFFLOAD", lambda *_: pipe.eval(x))
+    with pytest.raises(ap.PipelineError, match="eval was called while step of the same pipeline runs"):
+        pipe.step(x, target=x)
+    pipe.register("OFFLOAD", lambda *_: None)
+    assert len(pipe.step(x, target=x)) == 1
 
 
 def test_a_single_rank_that_failed_can_be_called_again():
