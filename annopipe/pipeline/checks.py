@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import timedelta
+from numbers import Real
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,7 +14,15 @@ from annopipe.ordering.registry import Policy
 from annopipe.scheduling.actions import BUILTIN_KINDS
 from annopipe.scheduling.schedule_class import Schedule
 
-__all__ = ["check_grad_mode", "check_loss", "check_made", "check_modules", "check_operations", "facts_of"]
+__all__ = [
+    "check_grad_mode",
+    "check_loss",
+    "check_made",
+    "check_modules",
+    "check_operations",
+    "check_scales",
+    "facts_of",
+]
 
 
 def check_made(stages: Sequence[nn.Module | None], schedule: Schedule, rank: int, size: int) -> None:
@@ -59,6 +69,15 @@ def check_grad_mode() -> None:
     if torch.is_inference_mode_enabled() or not torch.is_grad_enabled():
         where = "torch.inference_mode" if torch.is_inference_mode_enabled() else "torch.no_grad"
         raise PipelineError(f"step differentiates, and is called inside {where}: call it outside, or call eval")
+
+
+def check_scales(scales: Mapping[str, Any]) -> None:
+    """Raises PipelineError for what no loss can be multiplied with."""
+    for name, scale in scales.items():
+        is_tensor = isinstance(scale, torch.Tensor)
+        if (is_tensor and scale.dim()) or isinstance(scale, bool) or not isinstance(scale, (Real, torch.Tensor)):
+            given = f"a tensor of shape {tuple(scale.shape)}" if is_tensor else repr(scale)
+            raise PipelineError(f"the scale of {name} is {given}: give a number, or a tensor without dimensions")
 
 
 def check_modules(modules: Mapping[int, nn.Module]) -> None:

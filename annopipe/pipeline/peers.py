@@ -61,7 +61,6 @@ class Peers:
         self._facts = dict(facts)
         self._others = [other for other in others if dist.get_world_size(other) > 1]
         self._groups = [g for g in (group, *self._others) if g is not None]
-        self._compared: list[dist.ProcessGroup] = []
         self._own_limits = _limits(self._groups)
         self._facts[_PIPELINE] = _NEW
         self._number = secrets.randbits(60)  # the user's random numbers stay as they are
@@ -125,14 +124,15 @@ class Peers:
             self._listen()
 
     def compare(self, groups: Sequence[dist.ProcessGroup]) -> None:
-        """Make sure, once, that the ranks of other groups call alike, or their collectives would not meet.
+        """Have the ranks of other groups call alike, now and in every later agreement: or collectives would not meet.
 
         Raises AgreedError on every rank of such a group when they do not.
         """
-        known = [*self._others, *self._compared, self.group]
-        new = [group for group in groups if group not in known and dist.get_world_size(group) > 1]
-        errors = [self._difference(group, self._exchange(group, [0, 0, 0, 0]), "") for group in new]
-        self._compared += [group for group, error in zip(new, errors, strict=True) if not error]
+        known = [_ranks(group) for group in (self.group, *self._others) if group is not None]
+        new = {_ranks(group): group for group in groups if len(_ranks(group)) > 1 and _ranks(group) not in known}
+        errors = [self._difference(group, self._exchange(group, [0, 0, 0, 0]), "") for group in new.values()]
+        self._others += [group for group, error in zip(new.values(), errors, strict=True) if not error]
+        self._others.sort(key=lambda group: group.group_name)  # one order, or they would wait for each other
         if any(errors):
             raise AgreedError(next(filter(None, errors)))
 
@@ -362,6 +362,10 @@ def _limited(limits: Limits) -> Iterator[None]:
     finally:
         for group, limit in before.items():
             group.set_timeout(limit)
+
+
+def _ranks(group: dist.ProcessGroup) -> tuple[int, ...]:
+    return tuple(dist.get_process_group_ranks(group))
 
 
 def _digest(text: str) -> int:

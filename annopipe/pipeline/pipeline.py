@@ -16,7 +16,15 @@ from annopipe.graphs.stage_graphs import AUXILIARY_LOSS, LOSS
 from annopipe.ordering.combining import StageNodeCosts
 from annopipe.ordering.plan import OverlapPlan
 from annopipe.ordering.registry import Policy
-from annopipe.pipeline.checks import check_grad_mode, check_loss, check_made, check_modules, check_operations, facts_of
+from annopipe.pipeline.checks import (
+    check_grad_mode,
+    check_loss,
+    check_made,
+    check_modules,
+    check_operations,
+    check_scales,
+    facts_of,
+)
 from annopipe.pipeline.combined import Combined, Parts
 from annopipe.pipeline.evaluation import evaluation_mode, forwards_of
 from annopipe.pipeline.interpreter import Interpreter, Operation
@@ -60,7 +68,7 @@ class Pipeline:
         policy: how combined graphs are ordered: see ``annopipe.overlap``.
         costs: what policies assume about nodes, as for ``ap.costs.actions``; None is the roofline of this device.
         plan_group: the ranks that run the same collectives as this one, such as the expert-parallel group, and so must
-            order combined graphs alike.
+            order combined graphs alike; on all of its ranks, or on none.
         batch_dims: the dimension of the batch by name of argument ("x", "masks.0", "target"), 0 where not named; None:
             every microbatch gets the whole, as it must for scalars and offsets.
         tied: parameters that are one although two ranks hold them, as "stage.name": ``{"3.head.weight":
@@ -265,6 +273,7 @@ class Pipeline:
     def _step(self, calls: list[Call], loss_scale: Scale, auxiliary_scale: Scale | None) -> list[torch.Tensor] | None:
         check_grad_mode()
         scales = {LOSS: loss_scale, AUXILIARY_LOSS: loss_scale if auxiliary_scale is None else auxiliary_scale}
+        check_scales(scales)
         stages, interpreter, _ = self._find(calls)
         inputs = self._begin(stages, calls, scales)
         with self._tied.summed(self._messages):

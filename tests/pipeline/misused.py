@@ -62,6 +62,7 @@ def cases(rank):
     yield "no grad", lambda: without_gradients(lambda: make(rank).step(X, target=Y), rank)
     yield "meta", lambda: make(rank, [None, Block(6, 1).to("meta")] if rank else None).step(X, target=Y)
     yield "policy name", lambda: make(rank, pairs(rank), "dualpipev", 4, policy="fastest").step(X, target=Y)
+    yield "scale", lambda: make(rank).step(X, target=Y, loss_scale="1" if rank else 1.0)
     yield "tied", lambda: make(rank, tied=({}, {"1.first.bias": "0.first.bias"})[rank]).step(X, target=Y)
     yield "dtype", lambda: make(rank, None if rank else [Doubled(6, 0), None]).step(X, target=Y)
     yield "constant", lambda: make(rank, None if rank else [WithFunction(6, 0), None]).step(X, target=Y)

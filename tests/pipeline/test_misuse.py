@@ -27,6 +27,7 @@ SAID = {
     "no grad": "step differentiates, and is called inside torch.no_grad",
     "meta": "stage 1: first.weight is on the meta device and has no values",
     "tied": "different arguments, the tied parameters: [] and [('1.first.bias', '0.first.bias')]",
+    "scale": "the scale of loss is '1': give a number, or a tensor without dimensions",
     "dtype": "stage 1 on rank 1: CaptureError: cannot trace Block: aten.addmm.default in Block.first",
     "constant": "stage 0 on rank 0: PipelineError: stage 0 returns something that its next stage cannot be told (",
     "crossed": "rank 0 and rank 1 have different arguments, the pipeline: number ",
