@@ -24,7 +24,7 @@ from annopipe.pipeline.checks import (
     check_made,
     check_modules,
     check_operations,
-    check_scale,
+    check_scales,
     check_trains,
     facts_of,
 )
@@ -75,7 +75,7 @@ class Pipeline:
         policy: how combined graphs are ordered: see ``annopipe.overlap``.
         costs: what policies assume about nodes, as for ``ap.costs.actions``; None is the roofline of this device.
         plan_group: the ranks that run the same collectives as this one, such as the expert-parallel group, and so must
-            order combined graphs alike.
+            order combined graphs alike; on all of its ranks, or on none.
         batch_dims: the dimension of the batch by name of argument ("x", "masks.0", "target"), 0 where not named; None:
             every microbatch gets the whole, as it must for scalars and offsets.
         tied: parameters that are one although two ranks hold them, as "stage.name": ``{"3.head.weight":
@@ -123,14 +123,14 @@ class Pipeline:
         schedule.check()
         lowered = schedule.lowered()
         others = [plan_group] if plan_group is not None else []
-        self._peers = Peers(group, others, timeout, facts_of(lowered, policy))
+        self._peers = Peers(group, others, timeout, facts_of(lowered, policy, tied))
         self._settings = Settings(lowered, rank, self._peers, plan_group, loss_fn, policy, costs, fixed_sums)
         self._messages = Messages(group, timeout)
         self._operations: dict[str, Operation] = {}
         self._prepared: Prepared[_Ready] = Prepared()
         self._auxiliary: dict[int, list[torch.Tensor]] = {}
         self._batch_dims = dict(batch_dims)
-        self._tied = TiedParameters(tied, self._modules, schedule.placement, rank, group)
+        self._tied = TiedParameters(tied, self._modules, schedule.placement, rank)
 
     @property
     def schedule(self) -> Schedule:
@@ -141,6 +141,11 @@ class Pipeline:
     def group(self) -> dist.ProcessGroup | None:
         """The ranks of the pipeline; None when it is this one alone."""
         return self._peers.group
+
+    @property
+    def peers(self) -> Peers:
+        """The ranks of the pipeline, as this one calls them together."""
+        return self._peers
 
     @property
     def auxiliary_losses(self) -> dict[int, list[torch.Tensor]]:
@@ -280,8 +285,7 @@ class Pipeline:
         check_grad_mode()
         check_trains(self._given)
         scales = {LOSS: loss_scale, AUXILIARY_LOSS: loss_scale if auxiliary_scale is None else auxiliary_scale}
-        check_scale("loss_scale", scales[LOSS])
-        check_scale("auxiliary_scale", scales[AUXILIARY_LOSS])
+        check_scales(scales)
         stages, interpreter, _ = self._find(calls)
         with _left_empty(stages.values()):
             inputs = self._begin(stages, calls, scales)
@@ -322,10 +326,10 @@ class Pipeline:
             settings = dataclasses.replace(settings, schedule=schedule, loss_fn=None, evaluates=True)
         check_modules(self._modules)
         check_operations(settings.schedule, settings.rank, self._operations.keys())
-        signature = self._peers.agree(own)
-        if signature not in self._prepared:
+        signature, is_new = self._peers.agree(own, self._prepared.__contains__)
+        if is_new:
+            self._tied.check(self._peers)
             with self._peers.unhurried():
-                self._tied.check()
                 found = prepare(settings, self._modules, calls[0], self._messages, self._operations)
             self._prepared.keep(signature, found, state)
         return self._prepared[signature]
