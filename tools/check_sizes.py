@@ -35,6 +35,7 @@ ADAPTERS = {
     "annopipe/pipeline/gathering.py": "torch._C (whether a backward runs)",
     "annopipe/pipeline/sharding.py": "nn.Module (its table of parameters)",
     "annopipe/pipeline/profiling.py": "whether a profiler records",
+    "annopipe/pipeline/python_state.py": "hooks of a tensor",
     "annopipe/pipeline/labels.py": "torch._C._profiler (labels that cost little)",
     "annopipe/pytrees.py": "torch.utils._pytree",
     "benchmarks/groups/gloo.py": "ProcessGroup (what carries a group's messages)",

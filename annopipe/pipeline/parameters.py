@@ -119,14 +119,21 @@ class StageParameters:
         if not is_distributed_tensor(parameter):
             if before is None:
                 # A copy: the graph may have handed the same memory to the weight half, which still needs it.
-                parameter.grad = gradient.detach().clone()
+                parameter.grad = _laid_out_as(parameter, gradient)
             else:
                 before.add_(gradient)
             return
         layout = Layout.of(parameter)
         if before is None:
-            parameter.grad = layout.wrap(gradient.detach().clone())
+            parameter.grad = layout.wrap(_laid_out_as(local_part(parameter), gradient))
         elif is_distributed_tensor(before) and before.placements == layout.placements:
             local_part(before).add_(gradient)
         else:
             parameter.grad = before + layout.wrap(gradient)
+
+
+def _laid_out_as(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """A copy with the parameter's strides, as autograd makes it."""
+    if gradient.layout is not torch.strided:
+        return gradient.detach().clone()
+    return torch.empty_like(parameter, dtype=gradient.dtype).copy_(gradient.detach())

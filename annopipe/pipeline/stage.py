@@ -64,6 +64,7 @@ class LocalStage:
             for gradient, path in zip(self.input_gradients[inside:], self.inputs[inside:], strict=True)
             if gradient is not None
         ]
+        self._outside += [(gradients[p], f"input.{p}") for p in graphs.target_arguments.paths if p in gradients]
         self._keeps_outputs = keeps_outputs
         self.parameters = StageParameters(module, graphs, fixed_sums=fixed_sums)
         self._kept: dict[int, Values] = {}
