@@ -6,9 +6,11 @@ Traced graphs beside eager, bit by bit; pipelines beside the whole model on all 
 import copy
 import dataclasses
 import os
+import tempfile
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as checkpoints
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -22,6 +24,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrize
+from torch.utils.checkpoint import checkpoint
 
 import annopipe as ap
 from annopipe.models import DeepSeekV3Config, DeepSeekV3Stage
@@ -356,6 +359,51 @@ def alone():
     return dist.new_group([dist.get_rank()], use_local_synchronization=True)
 
 
+class Checkpointed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.w = nn.Linear(7, 5), nn.Parameter(torch.randn(5, 7))
+
+    def inner(self, x):
+        return torch.tanh(self.a(x)) @ self.w
+
+    def forward(self, x):
+        return checkpoint(self.inner, x, use_reentrant=False) + x
+
+
+def checkpoints_compute_again_and_do_not_gather_again():
+    graphs = same_as_eager(ap.shard(seeded(Checkpointed), mesh_of()), own_input(3, 7), strict=True)
+    assert graphs.unshard.launch_count == 3
+    assert not graphs.forward.launch_count + graphs.backward.launch_count
+    assert len([p for p in graphs.forward.outputs if p.role == "saved"]) == 1
+
+
+def optimizers_checkpoints_and_frozen_parameters_work():
+    with tempfile.TemporaryDirectory() as folder:
+        shared = [folder]
+        dist.broadcast_object_list(shared)
+        module = ap.shard(seeded(lambda: nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 2))), mesh_of())
+        module[0].weight.requires_grad_(False)
+        schedule = ap.schedule("zb-h1", ranks=1, microbatches=2).lowered(parameters=True)
+        pipe = ap.Pipeline([module], schedule, alone(), squares)
+        optimizer = torch.optim.AdamW([p for p in pipe.parameters() if p.requires_grad])
+        before = [p.full_tensor().clone() for p in module.parameters()]
+        pipe.step(torch.ones(4, 4), target=torch.zeros(4, 2))
+        optimizer.step()
+        assert module[0].weight.grad is None
+        moved = [not torch.equal(p.full_tensor(), old) for p, old in zip(module.parameters(), before, strict=True)]
+        assert moved == [False, True, True, True]
+        output = pipe.eval(torch.ones(4, 4))[0]
+        assert torch.equal(output, module(torch.ones(2, 4)))
+        checkpoints.save(module.state_dict(), checkpoint_id=shared[0])
+        other = ap.shard(nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 2)), mesh_of())
+        state = other.state_dict()
+        checkpoints.load(state, checkpoint_id=shared[0])
+        other.load_state_dict(state)
+        assert torch.equal(other(torch.ones(2, 4)), output)
+        dist.barrier()
+
+
 def squares(output, target):
     return ((output - target) ** 2).sum()
 
@@ -372,6 +420,8 @@ CASES = (
     what_cannot_be_traced_is_refused,
     pipelines_gather_and_reduce_once_per_step,
     experts_and_dense_parameters_have_meshes_of_their_own,
+    checkpoints_compute_again_and_do_not_gather_again,
+    optimizers_checkpoints_and_frozen_parameters_work,
 )
 
 
