@@ -72,6 +72,9 @@ def trace(
     again in the backward instead of saved, but for communication, host reads, sorting and random numbers, which happen
     once. Buffers are updated once, too, where eager's checkpoint updates them twice.
 
+    Of parameters and buffers that are DTensors the graphs take this rank's part. What gathers parameters is the graph
+    ``unshard``, what reduces their gradients over ranks ``reduce_grad``: each may run once for many microbatches.
+
     What forward gives to ``ap.auxiliary_loss`` is added up in the output port ``auxiliary_loss``, which has a tangent.
 
     Args:
