@@ -5,21 +5,32 @@ from collections.abc import Set as AbstractSet
 from datetime import timedelta
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from annopipe.errors import PipelineError
 from annopipe.ordering.registry import Policy
 from annopipe.scheduling.actions import BUILTIN_KINDS
+from annopipe.scheduling.placement import Placement
+from annopipe.scheduling.routes import routes
 from annopipe.scheduling.schedule_class import Schedule
 
-__all__ = ["check_grad_mode", "check_loss", "check_made", "check_modules", "check_operations", "facts_of"]
+__all__ = [
+    "check_grad_mode",
+    "check_inputs",
+    "check_loss",
+    "check_made",
+    "check_modules",
+    "check_operations",
+    "check_transport",
+    "facts_of",
+    "one_per_stage",
+]
 
 
 def check_made(stages: Sequence[nn.Module | None], schedule: Schedule, rank: int, size: int) -> None:
     """Raises PipelineError for stages, ranks and a schedule that do not fit together."""
     placement = schedule.placement
-    if not placement.is_chain:
-        raise PipelineError(f"{placement!r} is not a chain of stages from 0 on: the pipeline runs chains")
     if size != placement.ranks:
         raise PipelineError(f"the schedule is for {placement.ranks} ranks and the group has {size}")
     if len(stages) != placement.stages:
@@ -38,6 +49,46 @@ def check_made(stages: Sequence[nn.Module | None], schedule: Schedule, rank: int
             raise PipelineError(
                 f"stage {index} belongs on rank {placement.rank_of[index]}, and this is rank {rank}: give "
                 f"{'a module' if held else 'None'}, got {type(module).__name__}"
+            )
+
+
+def one_per_stage(stages: Sequence[nn.Module | None], placement: Placement, rank: int) -> Sequence[nn.Module | None]:
+    """The modules of all copies of the model, where those of one copy were given: a copy's stages on both its ranks.
+
+    Raises PipelineError for a module that no stage of this rank needs.
+    """
+    firsts = sorted(set(placement.weights_of))
+    if len(stages) != len(firsts) or len(firsts) == placement.stages:
+        return stages
+    given = dict(zip(firsts, stages, strict=True))
+    for first, module in given.items():
+        places = [s for s in range(placement.stages) if placement.weights_of[s] == first]
+        if module is not None and rank not in (placement.rank_of[place] for place in places):
+            ranks = " and ".join(str(placement.rank_of[place]) for place in places)
+            raise PipelineError(f"stage {first} belongs on ranks {ranks}, and this is rank {rank}: give None")
+    return [given[first] if placement.rank_of[s] == rank else None for s, first in enumerate(placement.weights_of)]
+
+
+def check_inputs(placement: Placement, count: int) -> None:
+    """Raises PipelineError for positional inputs of which nobody knows the stage."""
+    sources = [stage for stage in placement.sources if placement.copy_of[stage] == 0]
+    if count and len(sources) > 1:
+        raise PipelineError(
+            f"several stages take the inputs of a step, {' and '.join(map(str, sources))}: give them by keyword, under "
+            "the names that the forwards of these stages have for them"
+        )
+
+
+def check_transport(placement: Placement, group: dist.ProcessGroup | None) -> None:
+    """Raises PipelineError for messages that the group's backend cannot tell apart."""
+    if group is None or dist.get_backend(group) == "gloo":
+        return
+    for route in routes(placement):
+        if not route.ordered:
+            raise PipelineError(
+                f"stage {route.source} hands on to stage {route.target} past others, so messages between ranks "
+                f"{route.sender} and {route.receiver} have no fixed order, and {dist.get_backend(group)} has no tags "
+                "to tell them apart: put the two stages on one rank, or let the stages between hand the values on"
             )
 
 

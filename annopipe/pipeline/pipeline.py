@@ -16,7 +16,17 @@ from annopipe.graphs.stage_graphs import AUXILIARY_LOSS, LOSS
 from annopipe.ordering.combining import StageNodeCosts
 from annopipe.ordering.plan import OverlapPlan
 from annopipe.ordering.registry import Policy
-from annopipe.pipeline.checks import check_grad_mode, check_loss, check_made, check_modules, check_operations, facts_of
+from annopipe.pipeline.checks import (
+    check_grad_mode,
+    check_inputs,
+    check_loss,
+    check_made,
+    check_modules,
+    check_operations,
+    check_transport,
+    facts_of,
+    one_per_stage,
+)
 from annopipe.pipeline.combined import Combined, Parts
 from annopipe.pipeline.evaluation import evaluation_mode, forwards_of
 from annopipe.pipeline.interpreter import Interpreter, Operation
@@ -34,7 +44,7 @@ from annopipe.pipeline.peers import Peers
 from annopipe.pipeline.preparing import Call, Settings, accepted, prepare
 from annopipe.pipeline.stage import LocalStage
 from annopipe.pipeline.step_inputs import Scale, StepInputs
-from annopipe.pipeline.tied import TiedParameters
+from annopipe.pipeline.tied import TiedParameters, with_copies
 from annopipe.scheduling.actions import BUILTIN_KINDS
 from annopipe.scheduling.schedule_class import Schedule
 
@@ -53,10 +63,12 @@ class Pipeline:
     Buffers are updated once for every microbatch, in the order of its forwards.
 
     Args:
-        stages: one module per stage of the schedule, None where another rank holds it.
+        stages: one module per stage of the schedule, None where another rank holds it. For two copies of the model: one
+            per stage of one copy, on both ranks that hold it, with the same values.
         schedule: with compute actions only, or with messages.
         group: the ranks of the pipeline, None for all; rank r of the group holds the stages of rank r of the placement.
-        loss_fn: ``loss_fn(output, target)`` per microbatch; gradients are those of the sum of the losses.
+        loss_fn: ``loss_fn(output, target)`` per microbatch; gradients are those of the sum of the losses. It takes the
+            output of the last stage; of a placement whose last stage is batch-wide, those of the whole batch at once.
         policy: how combined graphs are ordered: see ``annopipe.overlap``.
         costs: what policies assume about nodes, as for ``ap.costs.actions``; None is the roofline of this device.
         plan_group: the ranks that run the same collectives as this one, such as the expert-parallel group, and so must
@@ -99,9 +111,10 @@ class Pipeline:
         timeout: timedelta = timedelta(minutes=5),
     ) -> None:
         rank, size, group = _place(group)
+        stages = one_per_stage(stages, schedule.placement, rank)
         self._modules = {index: module for index, module in enumerate(stages) if module is not None}
-        self._given = schedule
         check_made(stages, schedule, rank, size)
+        check_transport(schedule.placement, group)
         check_loss(loss_fn, timeout)
         schedule.check()
         lowered = schedule.lowered()
@@ -112,8 +125,10 @@ class Pipeline:
         self._operations: dict[str, Operation] = {}
         self._prepared: dict[str, _Prepared] = {}
         self._auxiliary: dict[int, list[torch.Tensor]] = {}
+        self._running: Mapping[int, LocalStage] = {}
         self._batch_dims = dict(batch_dims)
-        self._tied = TiedParameters(tied, self._modules, schedule.placement, rank, group)
+        ties = with_copies(tied, self._modules, schedule.placement)
+        self._tied = TiedParameters(ties, self._modules, schedule.placement, rank, group)
 
     @property
     def schedule(self) -> Schedule:
@@ -132,11 +147,16 @@ class Pipeline:
 
     @property
     def holds_last(self) -> bool:
-        """Whether this rank holds the last stage, and so returns losses."""
-        return self._settings.schedule.placement.stages - 1 in self._modules
+        """Whether this rank holds the last stage, or that of a copy, and so returns losses."""
+        return not self._modules.keys().isdisjoint(self.schedule.placement.output_stages)
+
+    @property
+    def _sources(self) -> list[int]:
+        """The stages of this rank that the inputs of a step go to."""
+        return [index for index in self.schedule.placement.sources if index in self._modules]
 
     def register(self, name: str, function: Operation) -> None:
-        """Say what an operation that the schedule inserts does: ``function(stage, microbatch)``.
+        """Say what an operation that the schedule inserts does: ``function(stage, microbatch)``; see ``map_saved``.
 
         Raises PipelineError when the schedule has no such operation on this rank.
         """
@@ -146,6 +166,18 @@ class Pipeline:
                 f"the schedule has no operation {name!r} on this rank; it has {sorted(kinds) or 'none'}"
             )
         self._operations[name] = function
+
+    def map_saved(self, stage: int, microbatch: int, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Put ``change(tensor)`` in the place of each tensor that a microbatch has saved on a stage of this rank.
+
+        For operations, such as one that moves what a backward will need elsewhere, and one that brings it back: what
+        the graphs are given must be as they saved it.
+
+        Raises PipelineError outside of a step, and for a microbatch that has saved nothing there.
+        """
+        if (found := self._running.get(stage)) is None:
+            raise PipelineError(f"map_saved: no step runs, or stage {stage} is not on this rank")
+        found.map_saved(microbatch, change)
 
     def named_parameters(self, *, counted: bool = False) -> Iterator[tuple[str, nn.Parameter]]:
         """Each parameter of this rank once, as "stage.name".
@@ -196,7 +228,8 @@ class Pipeline:
             kwargs: go to every stage of this rank whose forward names them.
 
         Returns:
-            What ``loss_fn`` returned for every microbatch on the rank of the last stage, None elsewhere.
+            What ``loss_fn`` returned for every microbatch on the rank of the last stage, None elsewhere. With two
+            copies of the model the ranks of both last stages return it for the microbatches of their copy.
 
         Raises:
             PipelineError: the call does not fit, or a rank, stage or message failed; the message names the action.
@@ -240,7 +273,7 @@ class Pipeline:
                 raise PipelineError(f"{what} has {len(given)} entries and the schedule {count} microbatches")
         return [
             Call(
-                args[m] if args and 0 in self._modules else (),
+                args[m] if args and self._sources else (),
                 kwargs[m] if kwargs else {},
                 targets[m] if targets and self.holds_last else None,
             )
@@ -250,7 +283,8 @@ class Pipeline:
     def _calls(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any) -> list[Call]:
         count, dims = self.schedule.microbatches, self._batch_dims
         lengths: dict[str, int] = {}
-        names = positional_names(self._modules[0], len(inputs)) if 0 in self._modules else []
+        check_inputs(self.schedule.placement, len(inputs))
+        names = positional_names(self._modules[self._sources[0]], len(inputs)) if self._sources else []
         args = split_batch(dict(zip(names, inputs, strict=False)), count, dims, lengths)
         named = split_batch(kwargs, count, dims, lengths)
         targets = split_batch({TARGET: target if self.holds_last else None}, count, dims, lengths)
@@ -262,34 +296,40 @@ class Pipeline:
         scales = {LOSS: loss_scale, AUXILIARY_LOSS: loss_scale if auxiliary_scale is None else auxiliary_scale}
         stages, interpreter, _ = self._find(calls)
         inputs = self._begin(stages, calls, scales)
-        with self._tied.summed(self._messages):
-            interpreter.run(inputs)
+        self._running = stages
+        try:
+            with self._tied.summed(self._messages):
+                interpreter.run(inputs)
+        finally:
+            self._running = {}
         inputs.backward(stages)
         named = {index: stage.losses.get(AUXILIARY_LOSS) for index, stage in stages.items()}
         self._auxiliary = {index: _in_order(found) for index, found in named.items() if found}
-        return self._end(stages, lambda last: last.losses.get(LOSS, {}))
+        return self._end(stages, LocalStage.own_losses)
 
     def _begin(self, stages: Mapping[int, LocalStage], calls: list[Call], scales: Mapping[str, Scale]) -> StepInputs:
         """Bind the stages, and name what they were called with."""
-        given = {}
+        given, sources = {}, self.schedule.placement.sources
         for index, stage in stages.items():
             stage.begin_step()
-            named = [accepted(stage.module, call.kwargs) for call in calls]
+            named = [accepted(stage.module, call.kwargs, stage.handed) for call in calls]
             given[index] = [
                 call_values(stage.graphs, call.args, kwargs, call.target)
-                if index == 0
+                if index in sources
                 else later_values(stage.graphs, kwargs, call.target)
                 for call, kwargs in zip(calls, named, strict=True)
             ]
-        return StepInputs(stages, given, scales)
+        return StepInputs(stages, given, scales, [call.target for call in calls])
 
     def _end(self, stages: Mapping[int, LocalStage], kept: Callable[[LocalStage], Mapping[int, T]]) -> list[T] | None:
         """What the last stage has kept, if it is here; the stages keep nothing."""
-        last = stages.get(self.schedule.placement.stages - 1)
-        found = _in_order(kept(last)) if last is not None else []
+        found: dict[int, T] = {}
+        for index in self.schedule.placement.output_stages:
+            if index in stages:
+                found |= kept(stages[index])
         for stage in stages.values():
             stage.end_step()
-        return found or None
+        return _in_order(found) or None
 
     def _find(self, calls: list[Call], *, evaluates: bool = False) -> _Prepared:
         """What was prepared for such calls; prepared now when there is nothing."""

@@ -1,7 +1,7 @@
 """One stage on the rank that holds it: its module, its graphs, and what its microbatches have left there."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -9,7 +9,8 @@ from torch import nn
 
 from annopipe.errors import PipelineError
 from annopipe.graphs.stage_graph import StageGraph
-from annopipe.graphs.stage_graphs import StageGraphs
+from annopipe.graphs.stage_graphs import LOSS, StageGraphs
+from annopipe.pipeline.batch_loss import BatchLoss
 from annopipe.pipeline.graph_call import GraphCall
 
 __all__ = ["LocalStage"]
@@ -27,12 +28,16 @@ class LocalStage:
         input_gradients: for each of these, the port of its gradient; None where there is none.
         losses: by name and microbatch: of ``loss_fn`` on the last stage, and auxiliary ones.
         outputs: what forward returned, by microbatch, where it is kept.
+        handed: how many arguments the stages before hand over.
+        batch_loss: a loss over the outputs of all microbatches; None where there is none.
         outside_gradients: by microbatch and input port, for inputs that the step was called with.
 
     Args:
-        inside: how many of the inputs the stage before hands over.
+        inside: how many of the inputs the stages before hand over.
+        handed: see above.
         keeps_outputs: whether what forward returned is kept.
         fixed_sums: whether gradients are added up in the order of microbatches, whatever order they come in.
+        first: the first microbatch that the stage sees.
     """
 
     def __init__(
@@ -42,8 +47,11 @@ class LocalStage:
         graphs: StageGraphs,
         *,
         inside: int = 0,
+        handed: int = 0,
         keeps_outputs: bool = False,
         fixed_sums: bool = False,
+        batch_loss: BatchLoss | None = None,
+        first: int = 0,
     ) -> None:
         self.index, self.module, self.graphs = index, module, graphs
         self.inputs = [f"input.{path}" for path in graphs.arguments.paths]
@@ -61,7 +69,8 @@ class LocalStage:
             for gradient, path in zip(self.input_gradients[inside:], self.inputs[inside:], strict=True)
             if gradient is not None
         ]
-        self._keeps_outputs, self._fixed_sums = keeps_outputs, fixed_sums
+        self.batch_loss, self.handed = batch_loss, handed
+        self._keeps_outputs, self._fixed_sums, self._first = keeps_outputs, fixed_sums, first
         self._early: dict[str, dict[int, torch.Tensor]] = {}
         self._added: dict[str, int] = {}
         self._kept: dict[int, Values] = {}
@@ -90,6 +99,12 @@ class LocalStage:
         """How many microbatches have left values here."""
         return len(self._kept)
 
+    def own_losses(self) -> Mapping[int, torch.Tensor]:
+        """Of ``loss_fn``, by microbatch; a loss over the whole batch counts as that of the first one."""
+        if self.batch_loss is not None and self.batch_loss.found is not None:
+            return {self._first: self.batch_loss.found}
+        return self.losses.get(LOSS, {})
+
     def begin_step(self) -> None:
         """Bind the module's parameters and buffers.
 
@@ -112,13 +127,8 @@ class LocalStage:
         self._added.clear()
         self.outputs.clear()
         self.outside_gradients.clear()
-
-    def gradient_port(self, index: int) -> str:
-        """The port of the gradient of one of the inputs."""
-        found = self.input_gradients[index]
-        if found is None:
-            raise PipelineError(f"stage {self.index} has no gradient of {self.inputs[index]}; a mistake in annopipe")
-        return found
+        if self.batch_loss is not None:
+            self.batch_loss.begin()
 
     def call(self, kind: str, microbatch: int) -> Values:
         """Run the graph of one action on what is there for it."""
@@ -153,6 +163,21 @@ class LocalStage:
         """What is there for a microbatch, by port name."""
         return self._kept[microbatch]
 
+    def map_saved(self, microbatch: int, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Put what a function makes of each tensor in the place of what a microbatch has saved here.
+
+        Raises PipelineError for a microbatch that has saved nothing.
+        """
+        if microbatch not in self._kept:
+            raise PipelineError(f"stage {self.index} keeps nothing of microbatch {microbatch} now")
+        kept = self._kept[microbatch]
+        changed: dict[int, torch.Tensor] = {}  # one tensor may be saved under several names
+        for name, value in kept.items():
+            if isinstance(value, torch.Tensor) and name not in self._bound:
+                if id(value) not in changed:
+                    changed[id(value)] = change(value)
+                kept[name] = changed[id(value)]
+
     def finish(self, kind: str, microbatch: int, result: Values) -> None:
         """Keep of a result what later graphs take, and add up gradients."""
         if kind == "F":
@@ -178,6 +203,8 @@ class LocalStage:
             found[microbatch] = result[name]
         if self._keeps_outputs:
             self.outputs[microbatch] = self.graphs.result(result)
+        if self.batch_loss is not None:
+            self.batch_loss.keep(microbatch, result)
         takes = self._for_backward
         if not self.has_backward:
             del self._kept[microbatch]
@@ -196,7 +223,7 @@ class LocalStage:
                 continue
             early = self._early.setdefault(name, {})
             early[microbatch] = gradient
-            while (following := self._added.get(name, 0)) in early:
+            while (following := self._added.get(name, self._first)) in early:
                 self._add(source, early.pop(following))
                 self._added[name] = following + 1
 

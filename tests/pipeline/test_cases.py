@@ -8,7 +8,7 @@ from benchmarks.launch import run_ranks
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("program", "ranks"), [("boundary_cases", 2), ("state_cases", 1)])
+@pytest.mark.parametrize(("program", "ranks"), [("boundary_cases", 2), ("state_cases", 1), ("shape_cases", 2)])
 def test_every_case_holds(program, ranks):
     run_cases(program, ranks)
 
@@ -16,7 +16,15 @@ def test_every_case_holds(program, ranks):
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("program", "ranks"),
-    [("boundary_cases", 1), ("boundary_cases", 4), ("state_cases", 2), ("state_cases", 4), ("expert_cases", 4)],
+    [
+        ("shape_cases", 1),
+        ("shape_cases", 4),
+        ("boundary_cases", 1),
+        ("boundary_cases", 4),
+        ("state_cases", 2),
+        ("state_cases", 4),
+        ("expert_cases", 4),
+    ],
 )
 def test_every_case_holds_on_other_counts_of_ranks(program, ranks):
     run_cases(program, ranks)
