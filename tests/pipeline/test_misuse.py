@@ -118,9 +118,9 @@ def test_operations_run_where_the_schedule_has_them_and_can_be_registered_anew_b
     pipe = ap.Pipeline([Block(6, 0)], schedule, loss_fn=loss_of)
     seen = []
     for _ in range(2):
-        own = []
+        own: list[tuple[int, int | None]] = []
         seen.append(own)
-        pipe.register("OFFLOAD", lambda stage, microbatch, own=own: own.append((stage, microbatch)))
+        pipe.register("OFFLOAD", lambda *at, own=own: own.append(at))
         pipe.step(torch.ones(2, 6), target=torch.ones(2, 6))
     assert seen == [[(0, 0), (0, 1)], [(0, 0), (0, 1)]]
     with pytest.raises(ap.PipelineError, match="no operation 'ONLOAD' on this rank; it has \\['OFFLOAD'\\]"):
