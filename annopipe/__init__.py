@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from annopipe.ordering.planning import overlap
     from annopipe.ordering.problem import OverlapProblem
     from annopipe.ordering.registry import policies, policy
+    from annopipe.pipeline.checkpoints import load_state_dict, state_dict
     from annopipe.pipeline.clipping import clip_grad_norm_
     from annopipe.pipeline.pipeline import Pipeline
     from annopipe.pipeline.splitting import split
@@ -68,6 +69,8 @@ _EXPORTS = {
     "auxiliary_loss": "annopipe.auxiliary",
     "auxiliary_losses": "annopipe.auxiliary",
     "clip_grad_norm_": "annopipe.pipeline.clipping",
+    "load_state_dict": "annopipe.pipeline.checkpoints",
+    "state_dict": "annopipe.pipeline.checkpoints",
     "comm": "annopipe.annotate",
     "nano_batch": "annopipe.annotate",
     "nano_batches": "annopipe.annotate",
@@ -135,6 +138,8 @@ __all__ = [
     "auxiliary_loss",
     "auxiliary_losses",
     "clip_grad_norm_",
+    "load_state_dict",
+    "state_dict",
     "comm",
     "costs",
     "extract",

@@ -141,6 +141,19 @@ class Pipeline:
         return self._peers.group
 
     @property
+    def modules(self) -> dict[int, nn.Module]:
+        """This rank's modules, by stage; those of both copies of a model."""
+        return dict(self._modules)
+
+    def gather(self, item: T, what: str) -> list[T]:
+        """One item of every rank of the pipeline, on all of them; every rank calls it.
+
+        Raises PipelineError when not all do within the timeout.
+        """
+        with self._peers.calling(what):
+            return self._peers.gather(item, what)
+
+    @property
     def auxiliary_losses(self) -> dict[int, list[torch.Tensor]]:
         """What this rank's stages gave to ``ap.auxiliary_loss`` in the last step, by stage, for each microbatch."""
         return dict(self._auxiliary)
