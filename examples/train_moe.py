@@ -14,6 +14,7 @@ import dataclasses
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -99,12 +100,12 @@ class Trainer:
 
     def load(self, folder: Path) -> int:
         """Go on from a checkpoint of any number of ranks; the number of steps made."""
-        state = {**self._state(), "step": 0}
+        state: dict[str, Any] = {**self._state(), "step": 0}
         dcp.load(state, checkpoint_id=folder)
         ap.load_state_dict(self.pipe, state, self.optimizer)
         return int(state["step"])
 
-    def _state(self) -> dict[str, object]:
+    def _state(self) -> dict[str, Any]:
         return ap.state_dict(self.pipe, self.optimizer, sharded={"*.experts.*": self.expert_mesh})
 
 

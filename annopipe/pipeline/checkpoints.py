@@ -87,7 +87,8 @@ def load_state_dict(pipe: Pipeline, state: Mapping[str, Any], optimizer: torch.o
                     _local(tensor).copy_(value)
     if optimizer is not None:
         template = _of_optimizer(pipe.modules, optimizer)
-        values = {key: _like(_entry(state, "optimizer", _own_key(key)), old) for key, old in template.items()}
+        found = {key: _entry(state, "optimizer", _own_key(key)) for key in template}
+        values = {key: v if isinstance(template[key], DTensor) else _local(v) for key, v in found.items()}
         dcp_state.set_optimizer_state_dict(_root(pipe.modules), optimizer, values, options=_FLAT)
 
 
@@ -144,11 +145,6 @@ def _whole(name: str, value: Any, sharded: Meshes) -> Any:
 
 def _local(value: Any) -> Any:
     return value.to_local() if isinstance(value, DTensor) else value
-
-
-def _like(value: Any, old: Any) -> Any:
-    """The value as the optimizer has it: local, where its own is."""
-    return value if isinstance(old, DTensor) else _local(value)
 
 
 def _entry(state: Mapping[str, Any], part: str, name: str) -> Any:
