@@ -1,6 +1,7 @@
 """One stage on the rank that holds it: its module, its graphs, and what its microbatches have left there."""
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
@@ -69,6 +70,7 @@ class LocalStage:
         self._updates_buffers = any(port.role == "buffer_update" for port in graphs.forward.outputs)
         self._for_backward = _taken_by(graphs.backward)
         self._for_weight = _taken_by(graphs.backward_weight)
+        self._stays_after_forward = sorted(self._for_backward & _taken_by(graphs.forward))
         self._gradients = (
             [(p.name, p.source) for p in graphs.backward.outputs if p.role == "param_grad"] if graphs.backward else []
         )
@@ -130,7 +132,7 @@ class LocalStage:
             if graph is None:
                 raise PipelineError(f"stage {self.index} has no backward; this is a mistake in annopipe")
             found = self._calls[kind] = GraphCall(graph)
-        return found(self.values(microbatch))[0]
+        return found(self.take(kind, microbatch))[0]
 
     def start_forward(self, microbatch: int, inputs: Mapping[str, Any]) -> None:
         """Take the inputs of a microbatch."""
@@ -151,9 +153,16 @@ class LocalStage:
                 found = zeros.add_(scales[port.source]) if port.source in scales else zeros
             values[port.name] = found
 
-    def values(self, microbatch: int) -> Values:
-        """What is there for a microbatch, by port name."""
-        return self._kept[microbatch]
+    def take(self, kind: str, microbatch: int) -> Values:
+        """What is there for the graph of an action, by port name; what no later one takes is not kept here any more."""
+        values = self._kept[microbatch]
+        later: Values = {}
+        if kind == "F":
+            later = {name: values[name] for name in self._stays_after_forward}
+        elif kind == "I":
+            later = {name: value for name, value in values.items() if name in self._for_weight}
+        self._kept[microbatch] = later
+        return values
 
     def finish(self, kind: str, microbatch: int, result: Values) -> None:
         """Keep of a result what later graphs take, and add up gradients."""
@@ -164,29 +173,25 @@ class LocalStage:
         for gradient, path in self._outside:
             if gradient in result:
                 self.outside_gradients[microbatch, path] = result[gradient]
-        values = self._kept[microbatch]
         if kind == "I":
-            for name in [name for name in values if name not in self._for_weight]:
-                del values[name]
-            values.update({name: value for name, value in result.items() if name in self._for_weight})
+            self._keep(microbatch, result, self._for_weight)
         else:
             del self._kept[microbatch]
 
     def _finish_forward(self, microbatch: int, result: Values) -> None:
-        values = self._kept[microbatch]
         if self._updates_buffers:
             self.graphs.write_buffers(self.module, result)
         for name, found in self.losses.items():
             found[microbatch] = result[name]
         if self._keeps_outputs:
             self.outputs[microbatch] = self.graphs.result(result)
-        takes = self._for_backward
-        if not self.has_backward:
+        if self.has_backward:
+            self._keep(microbatch, result, self._for_backward)
+        else:
             del self._kept[microbatch]
-            return
-        self._kept[microbatch] = {
-            name: value for source in (values, result) for name, value in source.items() if name in takes
-        }
+
+    def _keep(self, microbatch: int, result: Values, names: AbstractSet[str]) -> None:
+        self._kept[microbatch].update({name: value for name, value in result.items() if name in names})
 
     def _accumulate(self, microbatch: int, result: Values) -> None:
         for name, source in self._gradients:
