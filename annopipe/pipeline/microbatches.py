@@ -17,7 +17,6 @@ __all__ = [
     "call_values",
     "graph_values",
     "later_values",
-    "module_text",
     "positional_names",
     "signature_text",
     "split_batch",
@@ -136,21 +135,8 @@ def graph_values(graphs: StageGraphs, values: Mapping[str, Any]) -> dict[str, An
     return {name: ports[name].laid_out(value.detach()) for name, value in values.items() if name in ports}
 
 
-def module_text(module: nn.Module) -> str:
-    """What decides whether the graphs of a module still hold: modes, and kinds of parameters and buffers."""
-    modes = [child.training for child in module.modules()]
-    tensors = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
-    kinds = [(name, t.dtype, t.shape, t.device, t.requires_grad) for name, t in tensors]
-    casts = [
-        (device, torch.get_autocast_dtype(device))
-        for device in sorted({"cpu", *(t.device.type for _, t in tensors)} - {"meta"})
-        if torch.is_autocast_enabled(device)
-    ]
-    return f"{modes} {kinds} {casts} {torch.get_default_dtype()}"
-
-
 def signature_text(value: Any) -> str:
-    """What decides whether a prepared pipeline fits a call: structure, shapes, dtypes, and the values of constants."""
+    """The structure, shapes, dtypes and constants of arguments, for messages."""
     leaves, spec = pytrees.tree_flatten(value)
     kinds = [
         f"{leaf.dtype}{tuple(leaf.shape)}{leaf.requires_grad}" if isinstance(leaf, torch.Tensor) else repr(leaf)

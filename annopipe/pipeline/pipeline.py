@@ -1,7 +1,8 @@
 """``Pipeline``: train the stages of a model under a pipeline schedule, with explicit graphs, on torch.distributed."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -11,27 +12,21 @@ import torch.distributed as dist
 from torch import nn
 
 from annopipe.errors import PipelineError
-from annopipe.graphs.arguments import TARGET
 from annopipe.graphs.stage_graphs import AUXILIARY_LOSS, LOSS
 from annopipe.ordering.combining import StageNodeCosts
 from annopipe.ordering.plan import OverlapPlan
 from annopipe.ordering.registry import Policy
+from annopipe.pipeline.calls import Call, cut_calls, key_of_calls, split_calls
 from annopipe.pipeline.checks import check_grad_mode, check_loss, check_made, check_modules, check_operations, facts_of
 from annopipe.pipeline.combined import Combined, Parts
 from annopipe.pipeline.evaluation import evaluation_mode, forwards_of
 from annopipe.pipeline.interpreter import Interpreter, Operation
 from annopipe.pipeline.messages import Messages
-from annopipe.pipeline.microbatches import (
-    BatchDims,
-    call_values,
-    later_values,
-    module_text,
-    positional_names,
-    signature_text,
-    split_batch,
-)
+from annopipe.pipeline.microbatches import BatchDims, call_values, later_values
+from annopipe.pipeline.module_state import ModuleState, state_of
 from annopipe.pipeline.peers import Peers
-from annopipe.pipeline.preparing import Call, Settings, accepted, prepare
+from annopipe.pipeline.preparing import Settings, accepted, prepare
+from annopipe.pipeline.signatures import Recent, Retraces
 from annopipe.pipeline.stage import LocalStage
 from annopipe.pipeline.step_inputs import Scale, StepInputs
 from annopipe.pipeline.tied import TiedParameters
@@ -42,6 +37,8 @@ __all__ = ["Pipeline"]
 
 T = TypeVar("T")
 _Prepared = tuple[dict[int, LocalStage], Interpreter, dict[Parts, Combined]]
+_States = Mapping[int, ModuleState]
+_KEPT = 16  # signatures whose graphs are kept: shapes in buckets, training and evaluation
 
 
 class Pipeline:
@@ -110,7 +107,10 @@ class Pipeline:
         self._settings = Settings(lowered, rank, self._peers, plan_group, loss_fn, policy, costs, fixed_sums)
         self._messages = Messages(group, timeout)
         self._operations: dict[str, Operation] = {}
-        self._prepared: dict[str, _Prepared] = {}
+        self._prepared: Recent[str, _Prepared] = Recent(_KEPT)
+        self._said: Recent[Hashable, str] = Recent(_KEPT)  # what this rank says to the others, by key
+        self._retraces = Retraces(_KEPT)
+        self._plans: dict[Parts, OverlapPlan] = {}
         self._auxiliary: dict[int, list[torch.Tensor]] = {}
         self._batch_dims = dict(batch_dims)
         self._tied = TiedParameters(tied, self._modules, schedule.placement, rank, group)
@@ -138,6 +138,15 @@ class Pipeline:
     def register(self, name: str, function: Operation) -> None:
         """Say what an operation that the schedule inserts does: ``function(stage, microbatch)``.
 
+        >>> import annopipe as ap
+        >>> spec = ap.schedule_spec("gpipe", ranks=1, microbatches=2)
+        >>> spec = dataclasses.replace(spec, operations=(ap.Operation("OFFLOAD", after="F"),))
+        >>> pipe = ap.Pipeline([nn.Linear(4, 2)], spec.build(), loss_fn=nn.MSELoss())
+        >>> pipe.register("OFFLOAD", lambda stage, microbatch: print(f"offload {stage} {microbatch}"))
+        >>> losses = pipe.step(torch.ones(6, 4), target=torch.zeros(6, 2))
+        offload 0 0
+        offload 0 1
+
         Raises PipelineError when the schedule has no such operation on this rank.
         """
         kinds = {action.kind for action in self.schedule.ranks[self._settings.rank]} - BUILTIN_KINDS
@@ -146,7 +155,6 @@ class Pipeline:
                 f"the schedule has no operation {name!r} on this rank; it has {sorted(kinds) or 'none'}"
             )
         self._operations[name] = function
-        self._prepared.clear()
 
     def named_parameters(self, *, counted: bool = False) -> Iterator[tuple[str, nn.Parameter]]:
         """Each parameter of this rank once, as "stage.name".
@@ -167,13 +175,32 @@ class Pipeline:
         return (parameter for _, parameter in self.named_parameters())
 
     def plans(self) -> dict[Parts, OverlapPlan]:
-        """The plan of every combined graph of this rank; empty before the first step."""
-        return {parts: found.plan for _, _, combined in self._prepared.values() for parts, found in combined.items()}
+        """The plan of every combined graph of this rank in the last step, or ``prepare``; empty before the first.
+
+        >>> import annopipe as ap
+        >>> stages = [nn.Linear(4, 4), nn.Linear(4, 2)]
+        >>> pipe = ap.Pipeline(stages, ap.schedule("dualpipev", ranks=1, microbatches=2), loss_fn=nn.MSELoss())
+        >>> pipe.prepare(torch.ones(6, 4), target=torch.zeros(6, 2))
+        >>> list(pipe.plans())
+        [(('F', 1), ('B', 0))]
+        """
+        return dict(self._plans)
 
     def prepare(self, *inputs: Any, target: Any = None, **kwargs: Any) -> None:
-        """Trace, agree with the other ranks and plan, as the first step would; call it with a step's arguments."""
+        """Trace, agree with the other ranks and plan, as the first step would; call it with a step's arguments.
+
+        Nothing is computed, and no random number drawn. What was prepared for the last 16 combinations of shapes,
+        constants and modes is kept.
+
+        >>> import annopipe as ap
+        >>> model = nn.Linear(4, 2)
+        >>> pipe = ap.Pipeline([model], ap.schedule("gpipe", ranks=1, microbatches=2), loss_fn=nn.MSELoss())
+        >>> pipe.prepare(torch.ones(6, 4), target=torch.zeros(6, 2))
+        >>> model.weight.grad is None
+        True
+        """
         with self._peers.calling("prepare"):
-            self._find(self._calls(inputs, kwargs, target))
+            self._find(self._calls(inputs, kwargs, target), self._states())
 
     def step(
         self,
@@ -213,56 +240,53 @@ class Pipeline:
         loss_scale: Scale = 1.0,
         auxiliary_scale: Scale | None = None,
     ) -> list[torch.Tensor] | None:
-        """As ``step``, with one entry per microbatch, already cut; all have the same shapes."""
+        """As ``step``, with one entry per microbatch, already cut; all have the same shapes.
+
+        Args:
+            args: for each microbatch the tuple of the first stage's positional arguments; ``(x,)`` when there is one.
+            kwargs: for each microbatch its keyword arguments.
+            targets: for each microbatch the target of its loss.
+            loss_scale, auxiliary_scale: as for ``step``.
+
+        >>> import annopipe as ap
+        >>> pipe = ap.Pipeline([nn.Linear(4, 2)], ap.schedule("gpipe", ranks=1, microbatches=2), loss_fn=nn.MSELoss())
+        >>> parts, targets = [torch.ones(3, 4), torch.zeros(3, 4)], [torch.ones(3, 2), torch.zeros(3, 2)]
+        >>> len(pipe.step_microbatches([(part,) for part in parts], targets=targets))
+        2
+        """
         with self._peers.calling("step"):
-            return self._step(self._cut_calls(args, kwargs, targets), loss_scale, auxiliary_scale)
+            first, targets = 0 in self._modules, targets if self.holds_last else None
+            calls = cut_calls(args, kwargs, targets, self.schedule.microbatches, has_first=first)
+            return self._step(calls, loss_scale, auxiliary_scale)
 
     def eval(self, *inputs: Any, **kwargs: Any) -> list[Any] | None:
         """Forward of one batch with the modules in evaluation mode; at any time, also before the first step.
 
         Returns:
             What the last stage returned for every microbatch on its rank, None elsewhere.
+
+        >>> import annopipe as ap
+        >>> pipe = ap.Pipeline([nn.Linear(4, 2)], ap.schedule("gpipe", ranks=1, microbatches=2))
+        >>> [output.shape for output in pipe.eval(torch.ones(6, 4))]
+        [torch.Size([3, 2]), torch.Size([3, 2])]
         """
         with self._peers.calling("eval"), evaluation_mode(self._modules.values()):
             calls = self._calls(inputs, kwargs, None)
-            stages, interpreter, _ = self._find(calls, evaluates=True)
-            interpreter.run(self._begin(stages, calls, {}))
+            states = self._states()
+            stages, interpreter, _ = self._find(calls, states, evaluates=True)
+            interpreter.run(self._begin(stages, states, calls, {}))
         return self._end(stages, lambda last: last.outputs)
 
-    def _cut_calls(
-        self,
-        args: Sequence[tuple[Any, ...]] | None,
-        kwargs: Sequence[Mapping[str, Any]] | None,
-        targets: Sequence[Any] | None,
-    ) -> list[Call]:
-        count = self.schedule.microbatches
-        for what, given in (("args", args), ("kwargs", kwargs), ("targets", targets)):
-            if given is not None and len(given) != count:
-                raise PipelineError(f"{what} has {len(given)} entries and the schedule {count} microbatches")
-        return [
-            Call(
-                args[m] if args and 0 in self._modules else (),
-                kwargs[m] if kwargs else {},
-                targets[m] if targets and self.holds_last else None,
-            )
-            for m in range(count)
-        ]
-
     def _calls(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any) -> list[Call]:
-        count, dims = self.schedule.microbatches, self._batch_dims
-        lengths: dict[str, int] = {}
-        names = positional_names(self._modules[0], len(inputs)) if 0 in self._modules else []
-        args = split_batch(dict(zip(names, inputs, strict=False)), count, dims, lengths)
-        named = split_batch(kwargs, count, dims, lengths)
-        targets = split_batch({TARGET: target if self.holds_last else None}, count, dims, lengths)
-        parts = zip(args, named, targets, strict=True)
-        return [Call(tuple(values.values()), kwargs, found[TARGET]) for values, kwargs, found in parts]
+        target = target if self.holds_last else None
+        return split_calls(self._modules.get(0), inputs, kwargs, target, self.schedule.microbatches, self._batch_dims)
 
     def _step(self, calls: list[Call], loss_scale: Scale, auxiliary_scale: Scale | None) -> list[torch.Tensor] | None:
         check_grad_mode()
         scales = {LOSS: loss_scale, AUXILIARY_LOSS: loss_scale if auxiliary_scale is None else auxiliary_scale}
-        stages, interpreter, _ = self._find(calls)
-        inputs = self._begin(stages, calls, scales)
+        states = self._states()
+        stages, interpreter, _ = self._find(calls, states)
+        inputs = self._begin(stages, states, calls, scales)
         with self._tied.summed(self._messages):
             interpreter.run(inputs)
         inputs.backward(stages)
@@ -270,11 +294,16 @@ class Pipeline:
         self._auxiliary = {index: _in_order(found) for index, found in named.items() if found}
         return self._end(stages, lambda last: last.losses.get(LOSS, {}))
 
-    def _begin(self, stages: Mapping[int, LocalStage], calls: list[Call], scales: Mapping[str, Scale]) -> StepInputs:
+    def _states(self) -> _States:
+        return {index: state_of(module) for index, module in self._modules.items()}
+
+    def _begin(
+        self, stages: Mapping[int, LocalStage], states: _States, calls: list[Call], scales: Mapping[str, Scale]
+    ) -> StepInputs:
         """Bind the stages, and name what they were called with."""
         given = {}
         for index, stage in stages.items():
-            stage.begin_step()
+            stage.begin_step(states[index])
             named = [accepted(stage.module, call.kwargs) for call in calls]
             given[index] = [
                 call_values(stage.graphs, call.args, kwargs, call.target)
@@ -292,33 +321,31 @@ class Pipeline:
             stage.end_step()
         return found or None
 
-    def _find(self, calls: list[Call], *, evaluates: bool = False) -> _Prepared:
+    def _find(self, calls: list[Call], states: _States, *, evaluates: bool = False) -> _Prepared:
         """What was prepared for such calls; prepared now when there is nothing."""
-        own, settings = self._signature(calls, evaluates=evaluates), self._settings
+        settings = self._settings
         if evaluates:
             schedule = forwards_of(settings.schedule)
             settings = dataclasses.replace(settings, schedule=schedule, loss_fn=None, evaluates=True)
-        check_modules(self._modules)
         check_operations(settings.schedule, settings.rank, self._operations.keys())
-        signature = self._peers.agree(own)
-        if signature not in self._prepared:
+        own = key_of_calls(calls)
+        around = evaluates, *states.keys(), *(state.key for state in states.values())
+        said = self._said.get((own, around))
+        if said is None:
+            check_modules({f"{index}.{name}": t for index, s in states.items() for name, t in s.tensors.items()})
+            self._retraces.note(calls[0].named(self._modules.get(0)), around)
+            said = hashlib.sha256(repr((own, around)).encode()).hexdigest()
+            self._said.put((own, around), said)
+        signature = self._peers.agree(said)
+        found = self._prepared.get(signature)
+        if found is None:
             with self._peers.unhurried():
                 self._tied.check()
-                self._prepared[signature] = prepare(settings, self._modules, calls[0], self._messages, self._operations)
-        return self._prepared[signature]
-
-    def _signature(self, calls: list[Call], *, evaluates: bool) -> str:
-        texts = [
-            f"{signature_text(call.args)} {signature_text(call.kwargs)} {signature_text(call.target)}" for call in calls
-        ]
-        for microbatch, text in enumerate(texts):
-            if text != texts[0]:
-                raise PipelineError(
-                    f"microbatch {microbatch} has other shapes, dtypes or constants than microbatch 0, {text} and not "
-                    f"{texts[0]}: pad it, and pass what differs as a tensor"
-                )
-        modules = [f"{index} {module_text(module)}" for index, module in self._modules.items()]
-        return " ".join([str(evaluates), texts[0], *modules])
+                found = prepare(settings, self._modules, calls[0], self._messages, self._operations)
+            self._prepared.put(signature, found)
+        if not evaluates:
+            self._plans = {parts: combined.plan for parts, combined in found[2].items()}
+        return found
 
 
 def _in_order(by_microbatch: Mapping[int, T]) -> list[T]:

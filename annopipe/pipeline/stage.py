@@ -1,5 +1,6 @@
 """One stage on the rank that holds it: its module, its graphs, and what its microbatches have left there."""
 
+import functools
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
@@ -11,6 +12,7 @@ from annopipe.errors import PipelineError
 from annopipe.graphs.stage_graph import StageGraph
 from annopipe.graphs.stage_graphs import StageGraphs
 from annopipe.pipeline.graph_call import GraphCall
+from annopipe.pipeline.module_state import ModuleState
 
 __all__ = ["LocalStage"]
 
@@ -66,16 +68,21 @@ class LocalStage:
         self._added: dict[str, int] = {}
         self._kept: dict[int, Values] = {}
         self._bound: Values = {}
-        self._parameters: dict[str, nn.Parameter] = {}
-        self._updates_buffers = any(port.role == "buffer_update" for port in graphs.forward.outputs)
+        self._tensors: Mapping[str, torch.Tensor] = {}
+        self._ports = [(port.name, port.name.partition(".")[2]) for port in graphs.bound_ports()]
+        self._updates = [(port.name, port.source) for port in graphs.forward.outputs if port.role == "buffer_update"]
         self._for_backward = _taken_by(graphs.backward)
-        self._for_weight = _taken_by(graphs.backward_weight)
         self._stays_after_forward = sorted(self._for_backward & _taken_by(graphs.forward))
         self._gradients = (
             [(p.name, p.source) for p in graphs.backward.outputs if p.role == "param_grad"] if graphs.backward else []
         )
         self._tangents = [port for port in graphs.backward.inputs if port.role == "tangent"] if graphs.backward else []
         self._calls: dict[str, GraphCall] = {}
+
+    @functools.cached_property
+    def _for_weight(self) -> frozenset[str]:
+        """What W takes; a schedule that never splits a backward never asks."""
+        return _taken_by(self.graphs.backward_weight)
 
     @property
     def has_backward(self) -> bool:
@@ -87,18 +94,22 @@ class LocalStage:
         """How many microbatches have left values here."""
         return len(self._kept)
 
-    def begin_step(self) -> None:
+    def begin_step(self, state: ModuleState) -> None:
         """Bind the module's parameters and buffers.
 
-        Raises CaptureError when the module is not as it was traced.
+        Args:
+            state: of the module now; its key is the one that the module was traced with.
+
+        Raises CaptureError when a Python value that the module was traced with has changed.
         """
-        self._bound = self.graphs.bind(self.module)
-        self._parameters = dict(self.module.named_parameters(remove_duplicate=False))
+        self.graphs.sources.check({"self": self.module})
+        self._bound = {port: state.tensors[name] for port, name in self._ports}
+        self._tensors = state.tensors
         self._clear()
 
     def end_step(self) -> None:
-        """Forget what the step has left here, but for the module's own tensors."""
-        self._bound = {}
+        """Forget what the step has left here, and the module's own tensors."""
+        self._bound, self._tensors = {}, {}
         self._clear()
 
     def _clear(self) -> None:
@@ -109,13 +120,6 @@ class LocalStage:
         self._added.clear()
         self.outputs.clear()
         self.outside_gradients.clear()
-
-    def graph(self, kind: str) -> StageGraph | None:
-        """The graph of F, B, I or W."""
-        graphs = self.graphs
-        return {"F": graphs.forward, "B": graphs.backward, "I": graphs.backward_input, "W": graphs.backward_weight}[
-            kind
-        ]
 
     def gradient_port(self, index: int) -> str:
         """The port of the gradient of one of the inputs."""
@@ -128,7 +132,7 @@ class LocalStage:
         """Run the graph of one action on what is there for it."""
         found = self._calls.get(kind)
         if found is None:
-            graph = self.graph(kind)
+            graph = self.graphs.of_kind(kind)
             if graph is None:
                 raise PipelineError(f"stage {self.index} has no backward; this is a mistake in annopipe")
             found = self._calls[kind] = GraphCall(graph)
@@ -179,8 +183,8 @@ class LocalStage:
             del self._kept[microbatch]
 
     def _finish_forward(self, microbatch: int, result: Values) -> None:
-        if self._updates_buffers:
-            self.graphs.write_buffers(self.module, result)
+        for name, source in self._updates:
+            self._tensors[source].detach().copy_(result[name])
         for name, found in self.losses.items():
             found[microbatch] = result[name]
         if self._keeps_outputs:
@@ -208,7 +212,7 @@ class LocalStage:
                 self._added[name] = following + 1
 
     def _add(self, source: str, gradient: torch.Tensor) -> None:
-        parameter = self._parameters[source]
+        parameter = self._tensors[source]
         if parameter.grad is None:
             # A copy: the graph may have handed the same memory to the weight half, which still needs it.
             parameter.grad = gradient.detach().clone()

@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import annopipe as ap
 from annopipe.pipeline.combined import Combined
 from annopipe.pipeline.graph_call import GraphCall
+from annopipe.pipeline.module_state import state_of
 from annopipe.pipeline.stage import LocalStage
 
 LAYERS = 5
@@ -34,7 +35,7 @@ def stage_after(*done, index=0):
     module = nn.Sequential(*layers)
     graphs = ap.trace(module, (torch.ones(3, 4, requires_grad=True),), loss_fn=lambda y, t: (y * t).sum(), target=X)
     stage = LocalStage(index, module, graphs)
-    stage.begin_step()
+    stage.begin_step(state_of(stage.module))
     start(stage, 0)
     result = stage.call("F", 0)
     saved = {name: value for name, value in result.items() if name.startswith("saved") and value.numel() > 1}
@@ -72,7 +73,7 @@ def test_a_backward_frees_what_it_has_used():
 
 def test_the_input_half_frees_what_the_weight_half_does_not_take():
     stage, saved = stage_after()
-    ports = {port.name for port in stage.graph("W").inputs}
+    ports = {port.name for port in stage.graphs.of_kind("W").inputs}
     kept = len(saved.keys() & ports)
     assert 0 < kept < len(saved)
     counts = counted(saved, lambda: stage.finish("I", 0, stage.call("I", 0)))
@@ -81,7 +82,9 @@ def test_the_input_half_frees_what_the_weight_half_does_not_take():
 
 def test_the_weight_half_frees_what_it_has_used():
     stage, saved = stage_after("I")
-    saved = {name: value for name, value in saved.items() if name in {port.name for port in stage.graph("W").inputs}}
+    saved = {
+        name: value for name, value in saved.items() if name in {port.name for port in stage.graphs.of_kind("W").inputs}
+    }
     everything = len(saved)
     counts = counted(saved, lambda: stage.call("W", 0))
     assert (counts[0], counts[-1]) == (everything, min(1, counts[-1]))
@@ -92,7 +95,7 @@ def test_a_combined_graph_frees_what_each_of_its_parts_has_used(policy):
     stage, saved = stage_after()
     start(stage, 1)
     parts = (("F", 0), ("B", 0))
-    combined = Combined(parts, [stage.graph("F"), stage.graph("B")], policy, None, None)
+    combined = Combined(parts, [stage.graphs.of_kind("F"), stage.graphs.of_kind("B")], policy, None, None)
     assert counted(saved, lambda: combined([stage.take("F", 1), stage.take("B", 0)]))[-1] <= 1
     assert stage.in_flight == 2
 
@@ -103,7 +106,7 @@ def test_a_forward_frees_an_input_that_no_backward_takes():
             return (x * 2).exp().exp().exp()
 
     stage = LocalStage(0, Doubled(), ap.trace(Doubled(), (X.clone().requires_grad_(),)))
-    stage.begin_step()
+    stage.begin_step(state_of(stage.module))
     values = {"x": X.clone()}
     stage.start_forward(0, {"input.x": values["x"]})
     assert counted(values, lambda: stage.call("F", 0)) == [1, 0, 0, 0]
