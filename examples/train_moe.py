@@ -69,13 +69,12 @@ def train_pipeline(steps: int) -> list[float]:
         for index, rank in enumerate(schedule.placement.rank_of)
     ]
     pipe = ap.Pipeline(stages, schedule, pipeline, loss_fn=loss_of, plan_group=experts)
-    named = [pair for stage in stages if stage is not None for pair in stage.named_parameters()]
-    optimizer = torch.optim.AdamW([parameter for _, parameter in named], lr=1e-2)
+    optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-2)
     losses = []
     for step in range(steps):
         tokens = batch(step)[dist.get_rank(experts)]
         found = pipe.step(tokens[:, :-1], target=tokens[:, 1:], loss_scale=1 / (MICROBATCHES * EXPERT_RANKS))
-        for name, parameter in named:
+        for name, parameter in pipe.named_parameters():
             if ".experts." not in name:  # an expert's gradient has come from all expert ranks already
                 dist.all_reduce(parameter.grad, group=experts)
         optimizer.step()
