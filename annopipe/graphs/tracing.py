@@ -111,6 +111,7 @@ def _trace(
     strict: bool,
 ) -> StageGraphs:
     _refuse_untraceable_modules(module)
+    _refuse_trained_losses(module, loss_fn)
     signature = inspect.signature(module.forward)
     arguments = flatten_arguments(signature, f"{type(module).__name__}.forward", args, kwargs)
     target_arguments = _target_arguments(signature, loss_fn, target)
@@ -208,6 +209,16 @@ def _refuse_untraceable_modules(module: nn.Module) -> None:
             if hasattr(type(tensor), "__tensor_flatten__") and type(tensor).__name__ != "FakeTensor":
                 kind = type(tensor).__name__
                 raise CaptureError(f"{key} of {name or 'the module'} is a {kind}: only plain tensors can be parameters")
+
+
+def _refuse_trained_losses(module: nn.Module, loss_fn: Callable[..., Any] | None) -> None:
+    own = {id(parameter) for parameter in module.parameters()}
+    for name, parameter in loss_fn.named_parameters() if isinstance(loss_fn, nn.Module) else ():
+        if parameter.requires_grad and id(parameter) not in own:
+            raise CaptureError(
+                f"loss_fn has a parameter, {name}, that requires grad and is not the module's: make what is trained a "
+                "part of the module, and let loss_fn take its output"
+            )
 
 
 def _refuse_lost_gradients(module: nn.Module, tensors: tuple[torch.Tensor, ...], graph: StageGraph) -> None:

@@ -1,6 +1,6 @@
 """What a rank finds out by itself about how a pipeline is made and called, before it says anything to another."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import timedelta
 
@@ -9,10 +9,54 @@ from torch import nn
 
 from annopipe.errors import PipelineError
 from annopipe.ordering.registry import Policy
-from annopipe.scheduling.actions import BUILTIN_KINDS
+from annopipe.scheduling.actions import BACKWARDS, BUILTIN_KINDS
 from annopipe.scheduling.schedule_class import Schedule
 
-__all__ = ["check_grad_mode", "check_loss", "check_made", "check_modules", "check_operations", "facts_of"]
+__all__ = [
+    "check_grad_mode",
+    "check_kinds",
+    "check_loss",
+    "check_made",
+    "check_modules",
+    "check_operations",
+    "check_scale",
+    "check_trains",
+    "facts_of",
+]
+
+
+def check_kinds(stages: object, schedule: object, timeout: object, mappings: Mapping[str, object]) -> None:
+    """Raises PipelineError for arguments that are not what they have to be."""
+    if not isinstance(schedule, Schedule):
+        made = (
+            "the spec's build()" if hasattr(schedule, "build") else 'ap.schedule("1f1b", ranks=..., microbatches=...)'
+        )
+        raise PipelineError(f"the schedule is a {type(schedule).__name__}: give a Schedule, such as {made}")
+    if isinstance(stages, str) or not isinstance(stages, Iterable):
+        raise PipelineError(f"stages is a {type(stages).__name__}: give a list of modules, such as ap.split makes")
+    if not isinstance(timeout, timedelta):
+        raise PipelineError(f"timeout={timeout!r}: give a datetime.timedelta, such as timedelta(seconds=60)")
+    for name, value in mappings.items():
+        if not isinstance(value, Mapping):
+            raise PipelineError(f"{name} is a {type(value).__name__}: give a dictionary")
+
+
+def check_scale(name: str, scale: object) -> None:
+    """Raises PipelineError for what a loss cannot be multiplied with."""
+    if isinstance(scale, torch.Tensor) and scale.dim() == 0 and not scale.is_complex():
+        return
+    if not isinstance(scale, (int, float)):
+        what = f"a tensor of shape {tuple(scale.shape)}" if isinstance(scale, torch.Tensor) else type(scale).__name__
+        raise PipelineError(f"{name} is {what}: give a number, or a tensor that is one")
+
+
+def check_trains(schedule: Schedule) -> None:
+    """Raises PipelineError for a schedule without backwards."""
+    if not any(part.kind in BACKWARDS for rank in schedule.ranks for a in rank for part in (a.parts or (a,))):
+        raise PipelineError(
+            "the schedule has no backward, so that step would compute no gradient: call eval, or take a schedule that "
+            "trains"
+        )
 
 
 def check_made(stages: Sequence[nn.Module | None], schedule: Schedule, rank: int, size: int) -> None:

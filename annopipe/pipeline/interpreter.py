@@ -58,14 +58,16 @@ class Interpreter:
 
         Raises PipelineError, with the text of the action, when one fails.
         """
-        self._outbox.clear()  # of a step that failed
-        for inbox in self._inboxes.values():
-            inbox.clear()
         self._messages.begin()
-        for text, place, step in self._steps:
-            with place, label(text):
-                step(inputs)
-        self._messages.flush()
+        try:
+            for text, place, step in self._steps:
+                with place, label(text):
+                    step(inputs)
+            self._messages.flush()
+        finally:
+            self._outbox.clear()  # of a step that failed
+            for inbox in self._inboxes.values():
+                inbox.clear()
 
     def _step_of(self, action: Action) -> Step:
         """The function that does an action."""

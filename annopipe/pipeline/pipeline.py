@@ -1,8 +1,9 @@
 """``Pipeline``: train the stages of a model under a pipeline schedule, with explicit graphs, on torch.distributed."""
 
+import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -17,7 +18,17 @@ from annopipe.ordering.combining import StageNodeCosts
 from annopipe.ordering.plan import OverlapPlan
 from annopipe.ordering.registry import Policy
 from annopipe.pipeline.calls import Call, cut_calls, key_of_calls, split_calls
-from annopipe.pipeline.checks import check_grad_mode, check_loss, check_made, check_modules, check_operations, facts_of
+from annopipe.pipeline.checks import (
+    check_grad_mode,
+    check_kinds,
+    check_loss,
+    check_made,
+    check_modules,
+    check_operations,
+    check_scale,
+    check_trains,
+    facts_of,
+)
 from annopipe.pipeline.combined import Combined, Parts
 from annopipe.pipeline.evaluation import evaluation_mode, forwards_of
 from annopipe.pipeline.interpreter import Interpreter, Operation
@@ -25,7 +36,9 @@ from annopipe.pipeline.messages import Messages
 from annopipe.pipeline.microbatches import BatchDims, call_values, later_values
 from annopipe.pipeline.module_state import ModuleState, state_of
 from annopipe.pipeline.peers import Peers
+from annopipe.pipeline.prepared import Prepared
 from annopipe.pipeline.preparing import Settings, accepted, prepare
+from annopipe.pipeline.python_state import State, loss_state, module_state
 from annopipe.pipeline.signatures import Recent, Retraces
 from annopipe.pipeline.stage import LocalStage
 from annopipe.pipeline.step_inputs import Scale, StepInputs
@@ -36,9 +49,9 @@ from annopipe.scheduling.schedule_class import Schedule
 __all__ = ["Pipeline"]
 
 T = TypeVar("T")
-_Prepared = tuple[dict[int, LocalStage], Interpreter, dict[Parts, Combined]]
+_Ready = tuple[dict[int, LocalStage], Interpreter, dict[Parts, Combined]]
 _States = Mapping[int, ModuleState]
-_KEPT = 16  # signatures whose graphs are kept: shapes in buckets, training and evaluation
+_KEPT = 64  # keys of calls
 
 
 class Pipeline:
@@ -46,6 +59,8 @@ class Pipeline:
 
     A stage that returns a tuple calls the next one with its elements; any other value is the next one's argument.
     Stages run as traced graphs: gradients are those of the unsplit model, and modules need not inherit from anything.
+    Between steps, shapes, modes, hooks, ``requires_grad`` and the Python values that a forward or the loss reads may
+    change (attributes of modules, what a loss closes over; not globals): what is new is traced, once.
     What is random in a forward is drawn from this rank's generator when it runs, and is the same in its backward.
     Buffers are updated once for every microbatch, in the order of its forwards.
 
@@ -95,6 +110,8 @@ class Pipeline:
         fixed_sums: bool = False,
         timeout: timedelta = timedelta(minutes=5),
     ) -> None:
+        check_kinds(stages, schedule, timeout, {"batch_dims": batch_dims, "tied": tied})
+        stages = list(stages)
         rank, size, group = _place(group)
         self._modules = {index: module for index, module in enumerate(stages) if module is not None}
         self._given = schedule
@@ -107,7 +124,7 @@ class Pipeline:
         self._settings = Settings(lowered, rank, self._peers, plan_group, loss_fn, policy, costs, fixed_sums)
         self._messages = Messages(group, timeout)
         self._operations: dict[str, Operation] = {}
-        self._prepared: Recent[str, _Prepared] = Recent(_KEPT)
+        self._prepared: Prepared[_Ready] = Prepared()
         self._said: Recent[Hashable, str] = Recent(_KEPT)  # what this rank says to the others, by key
         self._retraces = Retraces(_KEPT)
         self._plans: dict[Parts, OverlapPlan] = {}
@@ -189,7 +206,7 @@ class Pipeline:
     def prepare(self, *inputs: Any, target: Any = None, **kwargs: Any) -> None:
         """Trace, agree with the other ranks and plan, as the first step would; call it with a step's arguments.
 
-        Nothing is computed, and no random number drawn. What was prepared for the last 16 combinations of shapes,
+        Nothing is computed, and no random number drawn. What was prepared for the last 64 combinations of shapes,
         constants and modes is kept.
 
         >>> import annopipe as ap
@@ -227,7 +244,8 @@ class Pipeline:
             What ``loss_fn`` returned for every microbatch on the rank of the last stage, None elsewhere.
 
         Raises:
-            PipelineError: the call does not fit, or a rank, stage or message failed; the message names the action.
+            PipelineError: the call does not fit, or a rank, stage or message failed; the message names the action. Then
+                the gradients are those of a part of the step: set them to None before the next one.
         """
         with self._peers.calling("step"):
             return self._step(self._calls(inputs, kwargs, target), loss_scale, auxiliary_scale)
@@ -274,8 +292,9 @@ class Pipeline:
             calls = self._calls(inputs, kwargs, None)
             states = self._states()
             stages, interpreter, _ = self._find(calls, states, evaluates=True)
-            interpreter.run(self._begin(stages, states, calls, {}))
-        return self._end(stages, lambda last: last.outputs)
+            with _left_empty(stages.values()):
+                interpreter.run(self._begin(stages, states, calls, {}))
+                return self._of_last(stages, lambda last: last.outputs)
 
     def _calls(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any) -> list[Call]:
         target = target if self.holds_last else None
@@ -283,16 +302,26 @@ class Pipeline:
 
     def _step(self, calls: list[Call], loss_scale: Scale, auxiliary_scale: Scale | None) -> list[torch.Tensor] | None:
         check_grad_mode()
+        check_trains(self._given)
         scales = {LOSS: loss_scale, AUXILIARY_LOSS: loss_scale if auxiliary_scale is None else auxiliary_scale}
+        check_scale("loss_scale", scales[LOSS])
+        check_scale("auxiliary_scale", scales[AUXILIARY_LOSS])
         states = self._states()
         stages, interpreter, _ = self._find(calls, states)
-        inputs = self._begin(stages, states, calls, scales)
-        with self._tied.summed(self._messages):
-            interpreter.run(inputs)
-        inputs.backward(stages)
-        named = {index: stage.losses.get(AUXILIARY_LOSS) for index, stage in stages.items()}
-        self._auxiliary = {index: _in_order(found) for index, found in named.items() if found}
-        return self._end(stages, lambda last: last.losses.get(LOSS, {}))
+        with _left_empty(stages.values()):
+            inputs = self._begin(stages, states, calls, scales)
+            with self._tied.summed(self._messages):
+                interpreter.run(inputs)
+            inputs.backward(stages)
+            named = {index: stage.losses.get(AUXILIARY_LOSS) for index, stage in stages.items()}
+            self._auxiliary = {index: _in_order(found) for index, found in named.items() if found}
+            return self._of_last(stages, lambda last: last.losses.get(LOSS, {}))
+
+    def _state(self) -> State:
+        """The Python values that the stages of this rank and the loss may read."""
+        loss = loss_state(self._settings.loss_fn) if self.holds_last else {}
+        named = {index: module_state(module) for index, module in self._modules.items()}
+        return {**{f"stage {index}: {name}": v for index, found in named.items() for name, v in found.items()}, **loss}
 
     def _states(self) -> _States:
         return {index: state_of(module) for index, module in self._modules.items()}
@@ -313,17 +342,16 @@ class Pipeline:
             ]
         return StepInputs(stages, given, scales)
 
-    def _end(self, stages: Mapping[int, LocalStage], kept: Callable[[LocalStage], Mapping[int, T]]) -> list[T] | None:
-        """What the last stage has kept, if it is here; the stages keep nothing."""
+    def _of_last(
+        self, stages: Mapping[int, LocalStage], kept: Callable[[LocalStage], Mapping[int, T]]
+    ) -> list[T] | None:
+        """What the last stage has kept, if it is here."""
         last = stages.get(self.schedule.placement.stages - 1)
-        found = _in_order(kept(last)) if last is not None else []
-        for stage in stages.values():
-            stage.end_step()
-        return found or None
+        return (_in_order(kept(last)) if last is not None else []) or None
 
-    def _find(self, calls: list[Call], states: _States, *, evaluates: bool = False) -> _Prepared:
+    def _find(self, calls: list[Call], states: _States, *, evaluates: bool = False) -> _Ready:
         """What was prepared for such calls; prepared now when there is nothing."""
-        settings = self._settings
+        state, settings = self._state(), self._settings
         if evaluates:
             schedule = forwards_of(settings.schedule)
             settings = dataclasses.replace(settings, schedule=schedule, loss_fn=None, evaluates=True)
@@ -336,16 +364,26 @@ class Pipeline:
             self._retraces.note(calls[0].named(self._modules.get(0)), around)
             said = hashlib.sha256(repr((own, around)).encode()).hexdigest()
             self._said.put((own, around), said)
-        signature = self._peers.agree(said)
-        found = self._prepared.get(signature)
-        if found is None:
+        signature = self._peers.agree(f"{said} {state}")
+        if signature not in self._prepared:
             with self._peers.unhurried():
                 self._tied.check()
-                found = prepare(settings, self._modules, calls[0], self._messages, self._operations)
-            self._prepared.put(signature, found)
+                made = prepare(settings, self._modules, calls[0], self._messages, self._operations)
+            self._prepared.keep(signature, made, state)
+        found = self._prepared[signature]
         if not evaluates:
             self._plans = {parts: combined.plan for parts, combined in found[2].items()}
         return found
+
+
+@contextlib.contextmanager
+def _left_empty(stages: Iterable[LocalStage]) -> Iterator[None]:
+    """Afterwards the stages keep nothing of the step, even if it failed."""
+    try:
+        yield
+    finally:
+        for stage in stages:
+            stage.end_step()
 
 
 def _in_order(by_microbatch: Mapping[int, T]) -> list[T]:

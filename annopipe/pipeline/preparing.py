@@ -152,8 +152,8 @@ def _check_heard(settings: Settings, heard: Sequence[_News]) -> None:
     kinds |= {action.kind for rank in settings.schedule.ranks for action in rank}
     if kinds.intersection(BACKWARDS) and not any(news.has_loss for news in heard):
         raise AgreedError(
-            "the schedule has backwards and there is no loss: give Pipeline a loss_fn, call ap.auxiliary_loss in a "
-            'stage, or take the schedule "forward-only"'
+            "the schedule has backwards and there is no loss: give Pipeline a loss_fn, or call ap.auxiliary_loss in a "
+            "stage; for forwards alone, call eval"
         )
 
 
@@ -185,9 +185,12 @@ def _traced(
 
 def accepted(module: nn.Module, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Those keyword arguments that the module's forward has a name for."""
-    if not kwargs:
-        return {}
-    parameters = inspect.signature(module.forward).parameters
+    return accepted_by(inspect.signature(module.forward), kwargs) if kwargs else {}
+
+
+def accepted_by(signature: inspect.Signature, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Those keyword arguments that a function of this signature takes."""
+    parameters = signature.parameters
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return dict(kwargs)
     return {name: value for name, value in kwargs.items() if name in parameters}
@@ -200,7 +203,7 @@ def _news(settings: Settings, graphs: StageGraphs, before: Boundary | None, call
     return _News(
         None if index == settings.schedule.placement.stages - 1 else Boundary.of(graphs, index),
         tuple(needs[ports[path]] if path in ports else None for path in handed),
-        frozenset(graphs.arguments.signature.parameters) & call.kwargs.keys(),
+        frozenset(accepted_by(graphs.arguments.signature, call.kwargs)),
         frozenset(call.kwargs),
         bool(graphs.layout.losses),
     )

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from annopipe import pytrees
+from annopipe.pipeline.microbatches import constant_text
 
 __all__ = ["Recent", "Retraces", "key_of"]
 
@@ -34,7 +35,7 @@ def key_of(value: Any) -> Hashable:
     if kind in _PLAIN:
         return kind, repr(value)
     leaves, spec = pytrees.tree_flatten(value)
-    return (kind, repr(value)) if spec.is_leaf() else (str(spec), *map(key_of, leaves))
+    return (kind, constant_text(value)) if spec.is_leaf() else (str(spec), *map(key_of, leaves))
 
 
 class Recent(Generic[K, V]):

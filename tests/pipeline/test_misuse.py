@@ -73,6 +73,38 @@ def test_stages_and_ranks_that_do_not_fit_are_refused_when_the_pipeline_is_made(
         ap.Pipeline(stages, ap.schedule("gpipe", ranks=ranks, microbatches=2), loss_fn=loss_of)
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"schedule": "1f1b"}, "the schedule is a str: give a Schedule, such as ap.schedule"),
+        ({"schedule": ap.schedule_spec("gpipe", ranks=1, microbatches=2)}, r"a ScheduleSpec: .* the spec's build\(\)"),
+        ({"stages": nn.Identity()}, "stages is a Identity: give a list of modules"),
+        ({"timeout": 60}, "timeout=60: give a datetime.timedelta"),
+        ({"batch_dims": 0}, "batch_dims is a int: give a dictionary"),
+        ({"tied": ["1.weight"]}, "tied is a list: give a dictionary"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused_when_the_pipeline_is_made(changed, message):
+    arguments = {"stages": [nn.Identity()], "schedule": ap.schedule("gpipe", ranks=1, microbatches=2), **changed}
+    with pytest.raises(ap.PipelineError, match=message):
+        ap.Pipeline(**arguments)
+
+
+@pytest.mark.parametrize("scale", ["1", None, [1.0, 1.0], torch.ones(2), torch.tensor(1j)])
+def test_a_loss_scale_that_is_no_number_is_refused_before_anything_runs(scale):
+    pipe = one()
+    with pytest.raises(ap.PipelineError, match="^loss_scale is .*: give a number"):
+        pipe.step(torch.ones(4, 6), target=torch.ones(4, 6), loss_scale=scale)
+    assert all(parameter.grad is None for parameter in pipe.parameters())
+
+
+def test_a_step_under_a_schedule_without_backwards_is_refused():
+    pipe = one(name="forward-only")
+    with pytest.raises(ap.PipelineError, match="no backward, so that step would compute no gradient: call eval"):
+        pipe.step(torch.ones(4, 6), target=torch.ones(4, 6))
+    assert len(pipe.eval(torch.ones(4, 6))) == 2
+
+
 def test_two_copies_of_a_stage_are_refused():
     schedule = ap.schedule("dualpipe", ranks=2, microbatches=4)
     with pytest.raises(ap.PipelineError, match="not a chain"):

@@ -11,6 +11,7 @@ from torch import nn
 
 import annopipe as ap
 from annopipe.pipeline import pipeline
+from annopipe.pipeline import prepared as prepared_module
 from annopipe.pipeline.pipeline import Pipeline
 from annopipe.pipeline.signatures import key_of
 from annopipe.pipeline.stage import LocalStage
@@ -74,7 +75,7 @@ def test_arguments_that_make_the_same_graph_have_the_same_key(make):
 
 
 def test_a_constant_that_changes_each_step_is_named_once_and_its_graphs_are_not_kept(monkeypatch):
-    monkeypatch.setattr(pipeline, "_KEPT", 3)
+    monkeypatch.setattr(prepared_module, "_MOST", 3)
     pipe = one()
     stages = []
     original = LocalStage.__init__
