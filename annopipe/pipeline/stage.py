@@ -221,7 +221,7 @@ class LocalStage:
             parameter.grad.add_(gradient)
 
 
-def _laid_out_as(parameter: nn.Parameter, gradient: torch.Tensor) -> torch.Tensor:
+def _laid_out_as(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
     """A copy with the parameter's strides, as autograd makes it."""
     if gradient.layout is not torch.strided:
         return gradient.detach().clone()
