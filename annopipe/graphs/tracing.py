@@ -22,6 +22,7 @@ from annopipe.graphs.capture import ForeignTensorError, export_joint
 from annopipe.graphs.checkpointing import CheckpointError, checkpoints_refused
 from annopipe.graphs.cleanup import clean_joint_graph
 from annopipe.graphs.describing import Names, described
+from annopipe.graphs.dtypes import refuse_mixed_dtypes
 from annopipe.graphs.dynamo import Captured, capture
 from annopipe.graphs.effects import without_tokens
 from annopipe.graphs.failures import Explained
@@ -130,6 +131,7 @@ def _trace(
     note_declarations(joint.module.graph.nodes)
     prove_hit_loops(joint.module.graph, lambda name: getattr(joint.module, name))
     translate(joint.module.graph, tags)
+    refuse_mixed_dtypes(joint.module.graph.nodes, type(module).__name__)
     clean_joint_graph(joint.module.graph)
     record_balanced_sizes(joint.module.graph)
     outputs = [*call.layout.losses, *call.layout.tensors]

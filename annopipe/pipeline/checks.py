@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import timedelta
+from numbers import Real
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,7 +21,7 @@ __all__ = [
     "check_made",
     "check_modules",
     "check_operations",
-    "check_scale",
+    "check_scales",
     "check_trains",
     "facts_of",
 ]
@@ -39,15 +41,6 @@ def check_kinds(stages: object, schedule: object, timeout: object, mappings: Map
     for name, value in mappings.items():
         if not isinstance(value, Mapping):
             raise PipelineError(f"{name} is a {type(value).__name__}: give a dictionary")
-
-
-def check_scale(name: str, scale: object) -> None:
-    """Raises PipelineError for what a loss cannot be multiplied with."""
-    if isinstance(scale, torch.Tensor) and scale.dim() == 0 and not scale.is_complex():
-        return
-    if not isinstance(scale, (int, float)):
-        what = f"a tensor of shape {tuple(scale.shape)}" if isinstance(scale, torch.Tensor) else type(scale).__name__
-        raise PipelineError(f"{name} is {what}: give a number, or a tensor that is one")
 
 
 def check_trains(schedule: Schedule) -> None:
@@ -93,12 +86,13 @@ def check_loss(loss_fn: object, timeout: timedelta) -> None:
         raise PipelineError(f"timeout={timeout}: give the time that a rank may wait for another, more than none")
 
 
-def facts_of(schedule: Schedule, policy: str | Policy) -> dict[str, str]:
+def facts_of(schedule: Schedule, policy: str | Policy, tied: Mapping[str, str]) -> dict[str, str]:
     """What has to be the same on every rank."""
     return {
         "the number of microbatches": str(schedule.microbatches),
         "the schedule": repr(schedule.programs.texts()),
         "the policy": policy if isinstance(policy, str) else getattr(policy, "__qualname__", type(policy).__qualname__),
+        "the tied parameters": repr(sorted(tied.items())),
     }
 
 
@@ -107,6 +101,17 @@ def check_grad_mode() -> None:
     if torch.is_inference_mode_enabled() or not torch.is_grad_enabled():
         where = "torch.inference_mode" if torch.is_inference_mode_enabled() else "torch.no_grad"
         raise PipelineError(f"step differentiates, and is called inside {where}: call it outside, or call eval")
+
+
+def check_scales(scales: Mapping[str, Any]) -> None:
+    """Raises PipelineError for what no loss can be multiplied with."""
+    for name, scale in scales.items():
+        if isinstance(scale, torch.Tensor):
+            wrong, given = scale.dim() or scale.is_complex(), f"a {scale.dtype} tensor of shape {tuple(scale.shape)}"
+        else:
+            wrong, given = isinstance(scale, bool) or not isinstance(scale, Real), repr(scale)
+        if wrong:
+            raise PipelineError(f"the scale of {name} is {given}: give a number, or a tensor without dimensions")
 
 
 def check_modules(tensors: Mapping[str, torch.Tensor]) -> None:

@@ -145,7 +145,8 @@ class Interpreter:
     def _send(self, way: str, stage: int, microbatch: int, _: StepInputs) -> None:
         tensors = self._outbox.pop((way, stage, microbatch), [])
         to = stage + 1 if way == "F" else stage - 1
-        self._messages.send(f"{stage}SEND_{way}{microbatch}", self._rank_of[to], tensors)
+        text = f"{stage}SEND_{way}{microbatch} (stage {stage}, microbatch {microbatch})"
+        self._messages.send(text, self._rank_of[to], tensors)  # waited for later, outside of its action
 
     def _receive(self, way: str, stage: int, microbatch: int, _: StepInputs) -> None:
         source = stage - 1 if way == "F" else stage + 1

@@ -25,7 +25,7 @@ from annopipe.pipeline.checks import (
     check_made,
     check_modules,
     check_operations,
-    check_scale,
+    check_scales,
     check_trains,
     facts_of,
 )
@@ -72,7 +72,7 @@ class Pipeline:
         policy: how combined graphs are ordered: see ``annopipe.overlap``.
         costs: what policies assume about nodes, as for ``ap.costs.actions``; None is the roofline of this device.
         plan_group: the ranks that run the same collectives as this one, such as the expert-parallel group, and so must
-            order combined graphs alike.
+            order combined graphs alike; on all of its ranks, or on none.
         batch_dims: the dimension of the batch by name of argument ("x", "masks.0", "target"), 0 where not named; None:
             every microbatch gets the whole, as it must for scalars and offsets.
         tied: parameters that are one although two ranks hold them, as "stage.name": ``{"3.head.weight":
@@ -120,7 +120,7 @@ class Pipeline:
         schedule.check()
         lowered = schedule.lowered()
         others = [plan_group] if plan_group is not None else []
-        self._peers = Peers(group, others, timeout, facts_of(lowered, policy))
+        self._peers = Peers(group, others, timeout, facts_of(lowered, policy, tied))
         self._settings = Settings(lowered, rank, self._peers, plan_group, loss_fn, policy, costs, fixed_sums)
         self._messages = Messages(group, timeout)
         self._operations: dict[str, Operation] = {}
@@ -130,7 +130,7 @@ class Pipeline:
         self._plans: dict[Parts, OverlapPlan] = {}
         self._auxiliary: dict[int, list[torch.Tensor]] = {}
         self._batch_dims = dict(batch_dims)
-        self._tied = TiedParameters(tied, self._modules, schedule.placement, rank, group)
+        self._tied = TiedParameters(tied, self._modules, schedule.placement, rank)
 
     @property
     def schedule(self) -> Schedule:
@@ -141,6 +141,11 @@ class Pipeline:
     def group(self) -> dist.ProcessGroup | None:
         """The ranks of the pipeline; None when it is this one alone."""
         return self._peers.group
+
+    @property
+    def peers(self) -> Peers:
+        """The ranks of the pipeline, as this one calls them together."""
+        return self._peers
 
     @property
     def auxiliary_losses(self) -> dict[int, list[torch.Tensor]]:
@@ -206,15 +211,11 @@ class Pipeline:
     def prepare(self, *inputs: Any, target: Any = None, **kwargs: Any) -> None:
         """Trace, agree with the other ranks and plan, as the first step would; call it with a step's arguments.
 
-        Nothing is computed, and no random number drawn. What was prepared for the last 64 combinations of shapes,
-        constants and modes is kept.
+        Nothing is computed. What was prepared for the last 64 combinations of shapes, constants and modes is kept.
 
         >>> import annopipe as ap
-        >>> model = nn.Linear(4, 2)
-        >>> pipe = ap.Pipeline([model], ap.schedule("gpipe", ranks=1, microbatches=2), loss_fn=nn.MSELoss())
+        >>> pipe = ap.Pipeline([nn.Linear(4, 2)], ap.schedule("gpipe", ranks=1, microbatches=2), loss_fn=nn.MSELoss())
         >>> pipe.prepare(torch.ones(6, 4), target=torch.zeros(6, 2))
-        >>> model.weight.grad is None
-        True
         """
         with self._peers.calling("prepare"):
             self._find(self._calls(inputs, kwargs, target), self._states())
@@ -262,8 +263,7 @@ class Pipeline:
 
         Args:
             args: for each microbatch the tuple of the first stage's positional arguments; ``(x,)`` when there is one.
-            kwargs: for each microbatch its keyword arguments.
-            targets: for each microbatch the target of its loss.
+            kwargs, targets: for each microbatch its keyword arguments, and the target of its loss.
             loss_scale, auxiliary_scale: as for ``step``.
 
         >>> import annopipe as ap
@@ -304,8 +304,7 @@ class Pipeline:
         check_grad_mode()
         check_trains(self._given)
         scales = {LOSS: loss_scale, AUXILIARY_LOSS: loss_scale if auxiliary_scale is None else auxiliary_scale}
-        check_scale("loss_scale", scales[LOSS])
-        check_scale("auxiliary_scale", scales[AUXILIARY_LOSS])
+        check_scales(scales)
         states = self._states()
         stages, interpreter, _ = self._find(calls, states)
         with _left_empty(stages.values()):
@@ -364,10 +363,10 @@ class Pipeline:
             self._retraces.note(calls[0].named(self._modules.get(0)), around)
             said = hashlib.sha256(repr((own, around)).encode()).hexdigest()
             self._said.put((own, around), said)
-        signature = self._peers.agree(f"{said} {state}")
-        if signature not in self._prepared:
+        signature, is_new = self._peers.agree(f"{said} {state}", self._prepared.__contains__)
+        if is_new:
+            self._tied.check(self._peers)
             with self._peers.unhurried():
-                self._tied.check()
                 made = prepare(settings, self._modules, calls[0], self._messages, self._operations)
             self._prepared.keep(signature, made, state)
         found = self._prepared[signature]

@@ -103,7 +103,7 @@ def prepare(
             except AnnopipeError as error:
                 hint = _missing_target(settings, modules[index], call, before, index, device)
                 failure, news = error, _News(error=f"{type(error).__name__}: {error}{hint}")
-        heard.append(talk(news, placement.rank_of[index], settings))
+        heard.append(talk(news, placement.rank_of[index], settings, index))
         if heard[-1].error:
             raise AgreedError(f"stage {index} on rank {placement.rank_of[index]}: {heard[-1].error}") from failure
     _check_heard(settings, heard)
@@ -123,7 +123,9 @@ def prepare(
     actions = settings.schedule.ranks[settings.rank]
     plan = partial(combinations, actions, stages, settings.policy, settings.costs, settings.plan_group)
     combined = settings.peers.together(plan, "planning combined graphs")
-    settings.peers.include(groups_of(stages.values(), combined.values()))
+    groups = groups_of(stages.values(), combined.values())
+    settings.peers.include(groups)
+    settings.peers.together(partial(settings.peers.compare, groups), "comparing calls with the ranks of other groups")
     taken = acknowledged(settings.schedule.ranks, placement, settings.rank)
     return stages, Interpreter(actions, placement, stages, links, combined, messages, operations, taken), combined
 
@@ -166,9 +168,9 @@ def _links(heard: Sequence[_News], device: torch.device) -> dict[int, Link]:
     return {index: Link(b, back, device) for index, (b, back) in enumerate(pairs) if b is not None}
 
 
-def talk(news: Any, source: int, settings: Settings) -> Any:
-    """What one rank says, on all of them."""
-    return settings.peers.broadcast(news, source, "trace its next stage")
+def talk(news: Any, source: int, settings: Settings, index: int) -> Any:
+    """What one rank says of a stage, on all of them."""
+    return settings.peers.broadcast(news, source, f"trace stage {index}")
 
 
 def _traced(

@@ -8,15 +8,13 @@ import contextlib
 import functools
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from annopipe.errors import PipelineError
 from annopipe.pipeline.messages import Messages
-from annopipe.pipeline.peers import AgreedError
+from annopipe.pipeline.peers import AgreedError, Peers
 from annopipe.scheduling.placement import Placement
 
 __all__ = ["TiedParameters", "tied_parameters"]
@@ -57,9 +55,8 @@ class TiedParameters:
         modules: Mapping[int, nn.Module],
         placement: Placement,
         rank: int,
-        group: dist.ProcessGroup | None,
     ) -> None:
-        self._rank, self._group = rank, group
+        self._rank = rank
         self._holders: dict[str, list[int]] = {}
         self._own: dict[str, nn.Parameter] = {}
         self._checked = False
@@ -71,16 +68,15 @@ class TiedParameters:
         self._any = bool(tied)
         self.counted_elsewhere = {own for root, own in self._own.items() if self._holders[root][0] < rank}
 
-    def check(self) -> None:
+    def check(self, peers: Peers) -> None:
         """Compare the copies: their kinds each time, their values once.
 
         Raises PipelineError, on every rank, when they differ.
         """
-        if not self._any or self._group is None:
+        if not self._any:
             return
         own = {root: (_kind(p), "" if self._checked else _digest(p)) for root, p in self._own.items()}
-        everyone: list[Any] = [None] * dist.get_world_size(self._group)
-        dist.all_gather_object(everyone, own, group=self._group)
+        everyone = peers.gather(own, "the copies of tied parameters")
         first: dict[str, tuple[int, tuple[str, str]]] = {}
         for rank, described in enumerate(everyone):
             for root, found in described.items():

@@ -276,7 +276,7 @@ def a_loss_may_be_a_module_with_buffers():
     for name in SCHEDULES:
         loss = nn.CrossEntropyLoss(weight=torch.arange(1.0, 7.0))
         trial = Trial(Linear, name, loss_fn=loss)
-        calls = [(args, {}, torch.arange(2) + at) for at, (args, _, _) in enumerate(batches(3))]
+        calls: list = [(args, {}, torch.arange(2) + at) for at, (args, _, _) in enumerate(batches(3))]
         trial.both(calls)
         loss.weight.mul_(2.0)
         loss.weight[0] = 9.0
