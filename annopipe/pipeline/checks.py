@@ -158,12 +158,15 @@ def check_scales(scales: Mapping[str, Any]) -> None:
             raise PipelineError(f"the scale of {name} is {given}: give a number, or a tensor without dimensions")
 
 
-def check_modules(modules: Mapping[int, nn.Module]) -> None:
-    """Raises PipelineError for stages of a rank that have no memory, or have it in several places."""
+def check_modules(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raises PipelineError for stages of a rank that have no memory, or have it in several places.
+
+    Args:
+        tensors: the parameters and buffers of all of them, by "stage.name".
+    """
     first: dict[torch.device, str] = {}
-    for index, module in modules.items():
-        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-            first.setdefault(tensor.device, f"{index}.{name}")
+    for name, tensor in tensors.items():
+        first.setdefault(tensor.device, name)
     if torch.device("meta") in first:
         raise PipelineError(
             f"{first[torch.device('meta')]} is on the meta device and has no values: initialise the stages of this "

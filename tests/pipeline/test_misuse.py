@@ -7,8 +7,10 @@ from datetime import timedelta
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 import annopipe as ap
+from annopipe.pipeline.checks import check_modules
 from benchmarks.launch import run_ranks
 from tests.pipeline.gradients import Block, loss_of
 
@@ -139,7 +141,15 @@ def test_a_step_without_gradients_is_refused(mode):
         one().step(torch.ones(4, 6), target=torch.ones(4, 6))
 
 
-def test_a_stage_on_two_devices_is_refused():
+def test_stages_on_two_devices_are_refused():
+    with FakeTensorMode():
+        tensors = {"0.first": torch.ones(1), "1.second": torch.ones(1, device="cuda"), "1.third": torch.ones(1)}
+    with pytest.raises(ap.PipelineError, match=r"several devices \(0.first on cpu, 1.second on cuda:0\): move all"):
+        check_modules(tensors)
+    assert check_modules({"0.first": torch.ones(1), "1.second": torch.zeros(1)}) is None
+
+
+def test_a_stage_without_memory_is_refused():
     pipe = one()
     stage = Block(6, 0)
     stage.second.to("meta")
