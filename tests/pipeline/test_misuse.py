@@ -27,7 +27,7 @@ SAID = {
     "uncut": "x has shape (3, 6), and its dimension 0 cannot be cut into 2 equal microbatches",
     "cut": "stage 1 on rank 1: CaptureError: cannot trace Wide",
     "no grad": "step differentiates, and is called inside torch.no_grad",
-    "meta": "1.first.weight is on the meta device and has no values",
+    "meta": ".weight is on the meta device and has no values",
     "tied": "different arguments, the tied parameters: [] and [('1.first.bias', '0.first.bias')]",
     "scale": "the scale of loss is '1': give a number, or a tensor without dimensions",
     "dtype": "stage 1 on rank 1: CaptureError: cannot trace Block: aten.addmm.default in Block.first",
