@@ -19,7 +19,7 @@ from annopipe.graphs.attributes import SideEffects
 from annopipe.graphs.balanced_sizes import record_balanced_sizes
 from annopipe.graphs.calling import TracedCall, call_stage
 from annopipe.graphs.capture import ForeignTensorError, export_joint
-from annopipe.graphs.checkpointing import CheckpointError, checkpoints_refused
+from annopipe.graphs.checkpointing import CheckpointError, checkpoints_marked
 from annopipe.graphs.cleanup import clean_joint_graph
 from annopipe.graphs.describing import Names, described
 from annopipe.graphs.dynamo import Captured, capture
@@ -30,6 +30,7 @@ from annopipe.graphs.hit_proof import marks_hits, prove_hit_loops
 from annopipe.graphs.ops import has_effect, note_declarations
 from annopipe.graphs.partition import partition
 from annopipe.graphs.random_state import untouched_random_state
+from annopipe.graphs.recompute_choice import Recompute, RecomputeChoice, mark_choice, recompute_choice
 from annopipe.graphs.regions import place
 from annopipe.graphs.replay import replay
 from annopipe.graphs.stage_graph import StageGraph
@@ -47,6 +48,7 @@ def trace(
     *,
     strict: bool = False,
     tags: Iterable[ForeignTag] = UPSTREAM_TAGS,
+    recompute: Recompute = None,
 ) -> StageGraphs:
     """Trace one stage into explicit forward and backward graphs that carry the module's tags.
 
@@ -97,7 +99,8 @@ def trace(
             "trace(module, (x, y))"
         )
     with _ONE_AT_A_TIME:
-        return _trace(module, args, kwargs or {}, loss_fn, target, checked_tags(tags), strict=strict)
+        choice = recompute_choice(recompute)
+        return _trace(module, args, kwargs or {}, loss_fn, target, checked_tags(tags), choice, strict=strict)
 
 
 def _trace(
@@ -107,6 +110,7 @@ def _trace(
     loss_fn: Callable[..., Any] | None,
     target: Any,
     tags: tuple[ForeignTag, ...],
+    recompute: RecomputeChoice,
     *,
     strict: bool,
 ) -> StageGraphs:
@@ -118,7 +122,7 @@ def _trace(
     plain = (ForeignTensorError, CheckpointError)
     captured = _captured(module, arguments, loss_fn, target_arguments) if strict else Captured(call_stage)
     call = TracedCall(module, arguments, loss_fn, target_arguments, captured.run)
-    checkpoints = contextlib.nullcontext() if strict else checkpoints_refused()
+    checkpoints = contextlib.nullcontext() if strict else checkpoints_marked()
     with untouched_random_state(), _kept(module), Explained(module, plain=plain), checkpoints:
         joint = without_tokens(export_joint(call, tensors, lambda node: has_effect(node) or marks_hits(node)))
     if call.moved:
@@ -135,6 +139,7 @@ def _trace(
     names = Names(module, (*arguments.paths, *target_arguments.paths), outputs)
     graph = described(joint, names, (*arguments.guards, *target_arguments.guards))
     _refuse_lost_gradients(module, tensors, graph)
+    mark_choice(graph, recompute)
     forward, backward = partition(graph)
     for part in (forward, backward):
         if part is not None:
