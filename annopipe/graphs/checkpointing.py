@@ -80,7 +80,7 @@ def checkpoints_marked() -> Iterator[None]:
     """
     groups = itertools.count()
     function = torch_checkpoint.CheckpointFunction
-    original = function.apply
+    original: Callable[..., Any] = function.apply
     modules = [torch_checkpoint, *([sys.modules[_COMPOSABLE]] if _COMPOSABLE in sys.modules else [])]
     generators = [(module, getattr(module, _GENERATOR)) for module in modules]
 
@@ -104,7 +104,7 @@ def checkpoints_marked() -> Iterator[None]:
         return result
 
     with _unusual_refused():
-        function.apply = apply  # type: ignore[method-assign, assignment]
+        function.apply = apply  # type: ignore[method-assign]
         for module, _ in generators:
             setattr(module, _GENERATOR, steps)
         try:

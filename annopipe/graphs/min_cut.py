@@ -68,5 +68,5 @@ def _measure_distances(graph: fx.Graph, info: NodeInfo) -> None:
     for node in reversed(graph.nodes):
         distance = _FAR if node.op == "output" or info.is_required_fw(node) else 0
         for user in node.users if distance and node.op != "output" else ():
-            distance = min(distance, user.dist_from_bw + 1)  # type: ignore[attr-defined]
-        node.dist_from_bw = distance  # type: ignore[attr-defined]
+            distance = min(distance, user.dist_from_bw + 1)
+        node.dist_from_bw = distance

@@ -49,7 +49,7 @@ def _draws_nothing(node: fx.Node) -> bool:
     for position, argument in enumerate(schema_arguments(target)):
         if argument.name == "dropout_p":
             given = node.kwargs.get(argument.name, argument.default_value)
-            return (node.args[position] if position < len(node.args) else given) == 0.0
+            return bool((node.args[position] if position < len(node.args) else given) == 0.0)
     return False
 
 

@@ -29,7 +29,6 @@ from annopipe.graphs.stage_graph import StageGraph, body
 
 __all__ = ["ALL", "Recompute", "RecomputeChoice", "mark_choice", "matching", "recompute_choice", "region_paths"]
 
-Recompute: TypeAlias = "None | str | float | Iterable[str] | RecomputeChoice"
 ALL = "all"
 _LAYER = re.compile(r"(.*?\.)??\d+(?=\.|$)")
 
@@ -51,6 +50,9 @@ class RecomputeChoice:
         if self.budget is not None:
             return f"a memory budget of {self.budget:g}"
         return ALL if self.everything else ", ".join(self.regions) or "nothing"
+
+
+Recompute: TypeAlias = str | float | Iterable[str] | RecomputeChoice | None
 
 
 def recompute_choice(given: Recompute) -> RecomputeChoice:
@@ -88,9 +90,9 @@ def _checked(names: list[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def region_paths(joint: StageGraph) -> list[str]:
-    """The paths of the regions in which forward runs, in program order."""
-    return list(dict.fromkeys(path for node in _forward(joint) if (path := meta.tag_region(node))))
+def region_paths(graph: StageGraph) -> tuple[str, ...]:
+    """The paths of the regions in which a forward runs, in program order; of a joint graph, too."""
+    return tuple(dict.fromkeys(path for node in _forward(graph) if (path := meta.tag_region(node))))
 
 
 def matching(paths: Iterable[str], name: str) -> list[str]:

@@ -17,6 +17,7 @@ from torch import nn
 from annopipe.errors import AnnopipeError
 from annopipe.graphs.ops import group_name, traits
 from annopipe.graphs.process_groups import find_group
+from annopipe.graphs.recompute_choice import RecomputeChoice, region_paths
 from annopipe.graphs.stage_graph import body
 from annopipe.graphs.stage_graphs import StageGraphs
 from annopipe.graphs.tracing import trace
@@ -30,6 +31,7 @@ from annopipe.pipeline.interpreter import Interpreter, Operation
 from annopipe.pipeline.liveness import gradient_needs, only_live, returning_gradients
 from annopipe.pipeline.messages import Messages
 from annopipe.pipeline.peers import AgreedError, Peers
+from annopipe.pipeline.recomputing import check_regions
 from annopipe.pipeline.stage import LocalStage
 from annopipe.scheduling.actions import BACKWARDS
 from annopipe.scheduling.schedule_class import Schedule
@@ -52,6 +54,7 @@ class Call:
 class Settings:
     """What stays the same for all calls of a pipeline.
 
+    recompute: what the backward of each stage computes again.
     evaluates: whether these are for calls that only want the outputs of the last stage.
     """
 
@@ -62,6 +65,7 @@ class Settings:
     loss_fn: Loss | None
     policy: str | Policy
     costs: StageNodeCosts | None
+    recompute: Sequence[RecomputeChoice]
     fixed_sums: bool = False
     evaluates: bool = False
 
@@ -75,6 +79,7 @@ class _News:
     accepts: the keyword arguments, of those that this rank was called with, that the stage takes.
     given: the keyword arguments that this rank was called with.
     has_loss: whether it has a loss of its own, or an auxiliary one.
+    regions: the paths of the regions in its forward.
     """
 
     boundary: Boundary | None = None
@@ -82,6 +87,7 @@ class _News:
     accepts: frozenset[str] = frozenset()
     given: frozenset[str] = frozenset()
     has_loss: bool = False
+    regions: tuple[str, ...] = ()
     error: str = ""
 
 
@@ -112,6 +118,8 @@ def prepare(
         if heard[-1].error:
             raise AgreedError(f"stage {index} on rank {placement.rank_of[index]}: {heard[-1].error}") from failure
     _check_heard(settings, heard)
+    if not settings.evaluates:
+        check_regions(settings.recompute, [news.regions for news in heard])
     links = _links(heard, _any_device(modules))
     arriving = {index: frozenset(link.returning_ports) for index, link in links.items()}
     stages = {
@@ -177,7 +185,8 @@ def _traced(settings: Settings, module: nn.Module, call: Call, before: Boundary 
         with without_gradients(module):
             return forward_only(trace(module, args, kwargs))
     loss_fn = settings.loss_fn if index == settings.schedule.placement.stages - 1 else None
-    return trace(module, args, kwargs, loss_fn, call.target if loss_fn is not None else None)
+    target = call.target if loss_fn is not None else None
+    return trace(module, args, kwargs, loss_fn, target, recompute=settings.recompute[index])
 
 
 def accepted(module: nn.Module, kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,6 +209,7 @@ def _news(settings: Settings, graphs: StageGraphs, before: Boundary | None, call
         frozenset(graphs.arguments.signature.parameters) & call.kwargs.keys(),
         frozenset(call.kwargs),
         bool(graphs.layout.losses),
+        region_paths(graphs.forward) if settings.recompute[index].regions else (),
     )
 
 
