@@ -28,6 +28,11 @@ def check_made(stages: Sequence[nn.Module | None], schedule: Schedule, rank: int
             f"there are {len(stages)} stages and the schedule has {placement.stages}: give one module per stage, None "
             "where another rank holds it"
         )
+    nano = next(
+        (a for program in schedule.ranks for a in program for a in (a.parts or (a,)) if a.nano_batches > 1), None
+    )
+    if nano is not None:
+        raise PipelineError(f"{nano} runs as {nano.nano_batches} nano-batches, which the pipeline does not do")
     for index, module in enumerate(stages):
         held = placement.rank_of[index] == rank
         if held != isinstance(module, nn.Module):
@@ -63,19 +68,19 @@ def check_grad_mode() -> None:
 
 
 def check_modules(modules: Mapping[int, nn.Module]) -> None:
-    """Raises PipelineError for a stage that has no memory, or has it in several places."""
+    """Raises PipelineError for stages of a rank that have no memory, or have it in several places."""
+    first: dict[torch.device, str] = {}
     for index, module in modules.items():
-        first: dict[torch.device, str] = {}
         for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-            first.setdefault(tensor.device, name)
-        if torch.device("meta") in first:
-            raise PipelineError(
-                f"stage {index}: {first[torch.device('meta')]} is on the meta device and has no values: initialise the "
-                "stages of this rank, for example with module.to_empty(device=...)"
-            )
-        if len(first) > 1:
-            found = ", ".join(f"{name} on {device}" for device, name in first.items())
-            raise PipelineError(f"stage {index} is on several devices ({found}): move the whole of it to one")
+            first.setdefault(tensor.device, f"{index}.{name}")
+    if torch.device("meta") in first:
+        raise PipelineError(
+            f"{first[torch.device('meta')]} is on the meta device and has no values: initialise the stages of this "
+            "rank, for example with module.to_empty(device=...)"
+        )
+    if len(first) > 1:
+        found = ", ".join(f"{name} on {device}" for device, name in first.items())
+        raise PipelineError(f"the stages of this rank are on several devices ({found}): move all of them to one")
 
 
 def check_operations(schedule: Schedule, rank: int, registered: AbstractSet[str]) -> None:

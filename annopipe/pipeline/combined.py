@@ -72,7 +72,7 @@ def combinations(
     Raises PipelineError for two forwards of a stage that updates buffers.
     """
     wanted = dict.fromkeys(parts_of(action) for action in actions if action.parts)
-    graphs = {parts: [stages[stage].graph(kind) for kind, stage in parts] for parts in wanted}
+    graphs = {parts: [stages[stage].graphs.of_kind(kind) for kind, stage in parts] for parts in wanted}
     for parts in wanted:
         _check_buffers(parts, stages)
     return {

@@ -76,7 +76,7 @@ class Interpreter:
         if kind in PARAMETERS:
             return _nothing  # the parameters of a stage are whole
         if microbatch is None or kind not in _BUILT_IN:
-            return partial(self._operate, self._operations[kind], stage, microbatch)
+            return partial(self._operate, kind, stage, microbatch)
         if kind.startswith("SEND"):
             return partial(self._send, kind[-1], stage, microbatch)
         if kind.startswith("RECV"):
@@ -159,9 +159,8 @@ class Interpreter:
             self._messages.taken(found.sender, self._taken.get((way, stage, microbatch), 0))
         return tensors
 
-    @staticmethod
-    def _operate(operation: Operation, stage: int, microbatch: int | None, _: StepInputs) -> None:
-        operation(stage, microbatch)
+    def _operate(self, kind: str, stage: int, microbatch: int | None, _: StepInputs) -> None:
+        self._operations[kind](stage, microbatch)  # looked up now: it may be registered anew between steps
 
 
 def _nothing(_: StepInputs) -> None:

@@ -151,7 +151,6 @@ class Pipeline:
                 f"the schedule has no operation {name!r} on this rank; it has {sorted(kinds) or 'none'}"
             )
         self._operations[name] = function
-        self._prepared.clear()
 
     def named_parameters(self, *, counted: bool = False) -> Iterator[tuple[str, nn.Parameter]]:
         """Each parameter of this rank once, as "stage.name".

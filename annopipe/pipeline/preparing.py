@@ -6,6 +6,7 @@ ranks tell all others, so that a stage that cannot be traced is an error on ever
 
 import dataclasses
 import inspect
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from annopipe import pytrees
 from annopipe.errors import AnnopipeError
 from annopipe.graphs.ops import group_name, traits
 from annopipe.graphs.process_groups import find_group
@@ -102,7 +104,7 @@ def prepare(
 
     Raises PipelineError on every rank when a stage cannot be traced or planned on one.
     """
-    placement = settings.schedule.placement
+    placement, device = settings.schedule.placement, _device(modules, call)
     traced: dict[int, StageGraphs] = {}
     heard: list[_News] = []
     for index in range(placement.stages):
@@ -110,17 +112,18 @@ def prepare(
         before = heard[-1].boundary if heard else None
         if index in modules:
             try:
-                traced[index] = _traced(settings, modules[index], call, before, index)
+                traced[index] = _traced(settings, modules[index], call, before, index, device)
                 news = _news(settings, traced[index], before, call, index)
             except AnnopipeError as error:
-                failure, news = error, _News(error=_told(error, settings, call, index))
+                hint = _missing_target(settings, modules[index], call, before, index, device)
+                failure, news = error, _News(error=f"{type(error).__name__}: {error}{hint}")
         heard.append(talk(news, placement.rank_of[index], settings))
         if heard[-1].error:
             raise AgreedError(f"stage {index} on rank {placement.rank_of[index]}: {heard[-1].error}") from failure
     _check_heard(settings, heard)
     if not settings.evaluates:
         check_regions(settings.recompute, [news.regions for news in heard])
-    links = _links(heard, _any_device(modules))
+    links = _links(heard, device)
     arriving = {index: frozenset(link.returning_ports) for index, link in links.items()}
     stages = {
         index: LocalStage(
@@ -141,12 +144,18 @@ def prepare(
     return stages, Interpreter(actions, placement, stages, links, combined, messages, operations, taken), combined
 
 
-def _told(error: AnnopipeError, settings: Settings, call: Call, index: int) -> str:
-    """What the others hear of an error while a stage is traced."""
+def _missing_target(
+    settings: Settings, module: nn.Module, call: Call, before: Boundary | None, index: int, device: torch.device
+) -> str:
+    """A hint for a stage that can be traced without the loss, which was given no target."""
     is_last = index == settings.schedule.placement.stages - 1
-    hint = "; step was called without target on this rank, that of the loss"
-    said = f"{type(error).__name__}: {error}"
-    return said + hint if is_last and settings.loss_fn is not None and call.target is None else said
+    if not is_last or settings.loss_fn is None or call.target is not None:
+        return ""
+    try:
+        _traced(dataclasses.replace(settings, loss_fn=None), module, call, before, index, device)
+    except AnnopipeError:
+        return ""
+    return "; step was called without target on this rank, that of the loss"
 
 
 def _check_heard(settings: Settings, heard: Sequence[_News]) -> None:
@@ -178,8 +187,10 @@ def talk(news: Any, source: int, settings: Settings) -> Any:
     return settings.peers.broadcast(news, source, "trace its next stage")
 
 
-def _traced(settings: Settings, module: nn.Module, call: Call, before: Boundary | None, index: int) -> StageGraphs:
-    args = call.args if before is None else before.call_with([leaf.example(_device(module)) for leaf in before.tensors])
+def _traced(
+    settings: Settings, module: nn.Module, call: Call, before: Boundary | None, index: int, device: torch.device
+) -> StageGraphs:
+    args = call.args if before is None else before.call_with([leaf.example(device) for leaf in before.tensors])
     kwargs = accepted(module, call.kwargs)
     if settings.evaluates:
         with without_gradients(module):
@@ -221,11 +232,8 @@ def groups_of(stages: Iterable[LocalStage], combined: Iterable[Combined]) -> lis
     return [group for name in sorted(names) if (group := find_group(name)) is not None]
 
 
-def _device(module: nn.Module) -> torch.device:
-    tensors = [*module.parameters(), *module.buffers()]
-    return tensors[0].device if tensors else torch.device("cpu")
-
-
-def _any_device(modules: Mapping[int, nn.Module]) -> torch.device:
-    devices: Sequence[torch.device] = [_device(module) for module in modules.values()]
-    return devices[0] if devices else torch.device("cpu")
+def _device(modules: Mapping[int, nn.Module], call: Call) -> torch.device:
+    """That of this rank's stages, which are all on one; without parameters, that of what it was called with."""
+    own = (tensor for module in modules.values() for tensor in (*module.parameters(), *module.buffers()))
+    given = (leaf for leaf in pytrees.tree_leaves((call.args, call.kwargs, call.target)) if torch.is_tensor(leaf))
+    return next((tensor.device for tensor in itertools.chain(own, given)), torch.device("cpu"))

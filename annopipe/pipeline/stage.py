@@ -1,5 +1,6 @@
 """One stage on the rank that holds it: its module, its graphs, and what its microbatches have left there."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -68,12 +69,16 @@ class LocalStage:
         self._parameters: dict[str, nn.Parameter] = {}
         self._updates_buffers = any(port.role == "buffer_update" for port in graphs.forward.outputs)
         self._for_backward = _taken_by(graphs.backward)
-        self._for_weight = _taken_by(graphs.backward_weight)
         self._gradients = (
             [(p.name, p.source) for p in graphs.backward.outputs if p.role == "param_grad"] if graphs.backward else []
         )
         self._tangents = [port for port in graphs.backward.inputs if port.role == "tangent"] if graphs.backward else []
         self._calls: dict[str, GraphCall] = {}
+
+    @functools.cached_property
+    def _for_weight(self) -> frozenset[str]:
+        """What W takes; a schedule that never splits a backward never asks."""
+        return _taken_by(self.graphs.backward_weight)
 
     @property
     def has_backward(self) -> bool:
@@ -108,13 +113,6 @@ class LocalStage:
         self.outputs.clear()
         self.outside_gradients.clear()
 
-    def graph(self, kind: str) -> StageGraph | None:
-        """The graph of F, B, I or W."""
-        graphs = self.graphs
-        return {"F": graphs.forward, "B": graphs.backward, "I": graphs.backward_input, "W": graphs.backward_weight}[
-            kind
-        ]
-
     def gradient_port(self, index: int) -> str:
         """The port of the gradient of one of the inputs."""
         found = self.input_gradients[index]
@@ -126,7 +124,7 @@ class LocalStage:
         """Run the graph of one action on what is there for it."""
         found = self._calls.get(kind)
         if found is None:
-            graph = self.graph(kind)
+            graph = self.graphs.of_kind(kind)
             if graph is None:
                 raise PipelineError(f"stage {self.index} has no backward; this is a mistake in annopipe")
             found = self._calls[kind] = GraphCall(graph)

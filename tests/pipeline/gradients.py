@@ -44,7 +44,8 @@ def build(model, index, stages, experts=None):
         return DeepSeekV3Stage(config, [index], experts, dtype=torch.float64)
     block = Block(WIDTH, index)
     if model == "frozen" and index == 0:
-        block.requires_grad_(requires_grad=False)
+        frozen = block if stages > 1 else block.first  # something has to be trained
+        frozen.requires_grad_(requires_grad=False)
     if model == "tied" and index == stages - 1:
         block.first = Block(WIDTH, 0).first
     return block

@@ -25,7 +25,7 @@ SAID = {
     "uncut": "x has shape (3, 6), and its dimension 0 cannot be cut into 2 equal microbatches",
     "cut": "stage 1 on rank 1: CaptureError: cannot trace Wide",
     "no grad": "step differentiates, and is called inside torch.no_grad",
-    "meta": "stage 1: first.weight is on the meta device and has no values",
+    "meta": "1.first.weight is on the meta device and has no values",
     "policy name": "planning combined graphs failed on rank 0: ",
 }
 
@@ -103,6 +103,34 @@ def test_an_operation_that_nobody_registered_is_refused():
     schedule = dataclasses.replace(spec, operations=(ap.Operation("OFFLOAD", after="F"),)).build()
     with pytest.raises(ap.PipelineError, match="inserts OFFLOAD: say what it does with pipe.register"):
         ap.Pipeline([Block(6, 0)], schedule, loss_fn=loss_of).step(torch.ones(1, 6), target=torch.ones(1, 6))
+
+
+def test_operations_run_where_the_schedule_has_them_and_can_be_registered_anew_between_steps():
+    spec = ap.schedule_spec("gpipe", ranks=1, microbatches=2)
+    schedule = dataclasses.replace(spec, operations=(ap.Operation("OFFLOAD", after="F"),)).build()
+    pipe = ap.Pipeline([Block(6, 0)], schedule, loss_fn=loss_of)
+    seen = []
+    for name in ("first", "second"):
+        pipe.register("OFFLOAD", lambda stage, microbatch, name=name: seen.append((name, stage, microbatch)))
+        pipe.step(torch.ones(2, 6), target=torch.ones(2, 6))
+    assert seen == [("first", 0, 0), ("first", 0, 1), ("second", 0, 0), ("second", 0, 1)]
+    with pytest.raises(ap.PipelineError, match="no operation 'ONLOAD' on this rank; it has \\['OFFLOAD'\\]"):
+        pipe.register("ONLOAD", lambda stage, microbatch: None)
+
+
+def test_nano_batches_in_a_schedule_are_refused():
+    schedule = ap.Schedule.of(ap.placement.linear(1), 1, [["0F0/2", "0B0"]])
+    with pytest.raises(ap.PipelineError, match="0F0/2 runs as 2 nano-batches"):
+        ap.Pipeline([Block(6, 0)], schedule, loss_fn=loss_of)
+
+
+def test_a_target_counts_as_forgotten_only_where_the_loss_is_what_fails():
+    pipe = one()
+    with pytest.raises(ap.PipelineError, match="step was called without target"):
+        pipe.step(torch.ones(4, 6))
+    with pytest.raises(ap.PipelineError) as caught:
+        pipe.step(torch.ones(4, 5))
+    assert "without target" not in str(caught.value)
 
 
 def test_a_single_rank_that_failed_can_be_called_again():
