@@ -59,12 +59,13 @@ def trace(
     differ in the last bits: gradients of ``prod``, float32 ``nn.LSTM`` on CPU, and, under autocast, gradients of a
     weight that is used more than once (eager's cast is shared).
 
-    Direct tracing runs ``forward`` and sees tensor operations only: it freezes the Python values that forward reads and
-    refuses activation checkpointing and hooks on saved tensors. Strict tracing has Dynamo read ``forward`` first. The
+    Direct tracing runs ``forward`` and sees tensor operations only: it freezes the Python values that forward reads, and
+    refuses hooks on saved tensors. Strict tracing has Dynamo read ``forward`` first. The
     graphs are the same, but they refuse a module whose attributes, globals or closure variables have changed since,
-    and a forward that is not one graph is refused. ``torch.utils.checkpoint`` is honoured: what it covers is computed
-    again in the backward instead of saved, but for communication, host reads, sorting and random numbers, which happen
-    once. Buffers are updated once, too, where eager's checkpoint updates them twice.
+    and a forward that is not one graph is refused. ``torch.utils.checkpoint`` is honoured by both: what it covers is
+    computed again in the backward instead of saved, as is what ``recompute`` names, but for communication, host reads,
+    sorting and random numbers, which happen once. Buffers are updated once, too, where eager's checkpoint updates them
+    twice.
 
     What forward gives to ``ap.auxiliary_loss`` is added up in the output port ``auxiliary_loss``, which has a tangent.
 
@@ -76,6 +77,9 @@ def trace(
             tangent.
         target: example target for ``loss_fn``.
         strict: capture by Dynamo, which takes longer and refuses more.
+        recompute: what the backward computes again instead of having it saved: the name of a region ("attention", or
+            "moe/experts"), several, "all", or a memory budget from 0 to 1, as PyTorch's ``activation_memory_budget``.
+            Each layer of a region still saves what it hands on.
         tags: which annotations of other code are regions; ``(*ap.UPSTREAM_TAGS, ap.ForeignTag(...))`` adds your own.
 
     Raises:
@@ -85,6 +89,9 @@ def trace(
     >>> graphs = trace(nn.Linear(3, 2), (torch.ones(4, 3),))
     >>> [port.name for port in graphs.forward.inputs]
     ['param.weight', 'param.bias', 'input.input']
+    >>> module = nn.Sequential(nn.Linear(3, 2), nn.GELU(), nn.Tanh())
+    >>> [port.name for port in trace(module, (torch.ones(4, 3),), recompute="all").forward.outputs]
+    ['output', 'saved.input.input']
     >>> module = nn.Dropout(0.1)
     >>> graphs = trace(module, (torch.ones(2),), strict=True)
     >>> module.p = 0.2
