@@ -72,7 +72,7 @@ def test_a_context_that_is_no_policy_is_refused_with_its_line() -> None:
 
 def test_gradients_of_a_reentrant_checkpoint_are_eagers() -> None:
     module, x = CHECKPOINTED["reentrant"](), leaf(3, 4)
-    graphs = ap.trace(module, (x,))
+    graphs: Any = ap.trace(module, (x,))
     values = {**graphs.bind(module), **graphs.bind_inputs(x)}
     values |= graphs.forward(values)
     gradients = graphs.backward({**values, "tangent.output": torch.ones(3, 4)})
