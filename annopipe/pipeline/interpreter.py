@@ -58,14 +58,16 @@ class Interpreter:
 
         Raises PipelineError, with the text of the action, when one fails.
         """
-        self._outbox.clear()  # of a step that failed
-        for inbox in self._inboxes.values():
-            inbox.clear()
         self._messages.begin()
-        for text, place, step in self._steps:
-            with place, label(text):
-                step(inputs)
-        self._messages.flush()
+        try:
+            for text, place, step in self._steps:
+                with place, label(text):
+                    step(inputs)
+            self._messages.flush()
+        finally:
+            self._outbox.clear()  # of a step that failed
+            for inbox in self._inboxes.values():
+                inbox.clear()
 
     def _step_of(self, action: Action) -> Step:
         """The function that does an action."""
@@ -141,7 +143,8 @@ class Interpreter:
     def _send(self, way: str, stage: int, microbatch: int, _: StepInputs) -> None:
         tensors = self._outbox.pop((way, stage, microbatch), [])
         to = stage + 1 if way == "F" else stage - 1
-        self._messages.send(f"{stage}SEND_{way}{microbatch}", self._rank_of[to], tensors)
+        text = f"{stage}SEND_{way}{microbatch} (stage {stage}, microbatch {microbatch})"
+        self._messages.send(text, self._rank_of[to], tensors)  # waited for later, outside of its action
 
     def _receive(self, way: str, stage: int, microbatch: int, _: StepInputs) -> None:
         source = stage - 1 if way == "F" else stage + 1

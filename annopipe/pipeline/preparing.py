@@ -117,7 +117,7 @@ def prepare(
             except AnnopipeError as error:
                 hint = _missing_target(settings, modules[index], call, before, index, device)
                 failure, news = error, _News(error=f"{type(error).__name__}: {error}{hint}")
-        heard.append(talk(news, placement.rank_of[index], settings))
+        heard.append(talk(news, placement.rank_of[index], settings, index))
         if heard[-1].error:
             raise AgreedError(f"stage {index} on rank {placement.rank_of[index]}: {heard[-1].error}") from failure
     _check_heard(settings, heard)
@@ -139,7 +139,9 @@ def prepare(
     actions = settings.schedule.ranks[settings.rank]
     plan = partial(combinations, actions, stages, settings.policy, settings.costs, settings.plan_group)
     combined = settings.peers.together(plan, "planning combined graphs")
-    settings.peers.include(groups_of(stages.values(), combined.values()))
+    groups = groups_of(stages.values(), combined.values())
+    settings.peers.include(groups)
+    settings.peers.together(partial(settings.peers.compare, groups), "comparing calls with the ranks of other groups")
     taken = acknowledged(settings.schedule.ranks, placement, settings.rank)
     return stages, Interpreter(actions, placement, stages, links, combined, messages, operations, taken), combined
 
@@ -168,8 +170,8 @@ def _check_heard(settings: Settings, heard: Sequence[_News]) -> None:
     kinds |= {action.kind for rank in settings.schedule.ranks for action in rank}
     if kinds.intersection(BACKWARDS) and not any(news.has_loss for news in heard):
         raise AgreedError(
-            "the schedule has backwards and there is no loss: give Pipeline a loss_fn, call ap.auxiliary_loss in a "
-            'stage, or take the schedule "forward-only"'
+            "the schedule has backwards and there is no loss: give Pipeline a loss_fn, or call ap.auxiliary_loss in a "
+            "stage; for forwards alone, call eval"
         )
 
 
@@ -182,9 +184,9 @@ def _links(heard: Sequence[_News], device: torch.device) -> dict[int, Link]:
     return {index: Link(b, back, device) for index, (b, back) in enumerate(pairs) if b is not None}
 
 
-def talk(news: Any, source: int, settings: Settings) -> Any:
-    """What one rank says, on all of them."""
-    return settings.peers.broadcast(news, source, "trace its next stage")
+def talk(news: Any, source: int, settings: Settings, index: int) -> Any:
+    """What one rank says of a stage, on all of them."""
+    return settings.peers.broadcast(news, source, f"trace stage {index}")
 
 
 def _traced(
@@ -202,9 +204,12 @@ def _traced(
 
 def accepted(module: nn.Module, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Those keyword arguments that the module's forward has a name for."""
-    if not kwargs:
-        return {}
-    parameters = inspect.signature(module.forward).parameters
+    return accepted_by(inspect.signature(module.forward), kwargs) if kwargs else {}
+
+
+def accepted_by(signature: inspect.Signature, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Those keyword arguments that a function of this signature takes."""
+    parameters = signature.parameters
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return dict(kwargs)
     return {name: value for name, value in kwargs.items() if name in parameters}
@@ -217,7 +222,7 @@ def _news(settings: Settings, graphs: StageGraphs, before: Boundary | None, call
     return _News(
         None if index == settings.schedule.placement.stages - 1 else Boundary.of(graphs, index),
         tuple(needs[ports[path]] if path in ports else None for path in handed),
-        frozenset(graphs.arguments.signature.parameters) & call.kwargs.keys(),
+        frozenset(accepted_by(graphs.arguments.signature, call.kwargs)),
         frozenset(call.kwargs),
         bool(graphs.layout.losses),
         region_paths(graphs.forward) if settings.recompute[index].regions else (),
