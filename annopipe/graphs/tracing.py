@@ -60,13 +60,12 @@ def trace(
     differ in the last bits: gradients of ``prod``, float32 ``nn.LSTM`` on CPU, and, under autocast, gradients of a
     weight that is used more than once (eager's cast is shared).
 
-    Direct tracing runs ``forward`` and sees tensor operations only: it freezes the Python values that forward reads, and
-    refuses hooks on saved tensors. Strict tracing has Dynamo read ``forward`` first. The
-    graphs are the same, but they refuse a module whose attributes, globals or closure variables have changed since,
-    and a forward that is not one graph is refused. ``torch.utils.checkpoint`` is honoured by both: what it covers is
-    computed again in the backward instead of saved, as is what ``recompute`` names, but for communication, host reads,
-    sorting and random numbers, which happen once. Buffers are updated once, too, where eager's checkpoint updates them
-    twice.
+    Direct tracing runs ``forward`` and sees tensor operations only: it freezes the Python values that forward reads,
+    and refuses hooks on saved tensors. Strict tracing has Dynamo read ``forward`` first. The graphs are the same, but
+    they refuse a module whose attributes, globals or closure variables have changed since, and a forward that is not
+    one graph is refused. Both honour ``torch.utils.checkpoint``: what it covers is computed again in the backward
+    instead of saved, as is what ``recompute`` names, but for communication, host reads, sorting and random numbers,
+    which happen once. Buffers are updated once, too, where eager's checkpoint updates them twice.
 
     What forward gives to ``ap.auxiliary_loss`` is added up in the output port ``auxiliary_loss``, which has a tangent.
 
