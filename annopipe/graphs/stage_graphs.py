@@ -108,7 +108,7 @@ class StageGraphs:
         parameters = dict(module.named_parameters(remove_duplicate=False))
         buffers = dict(module.named_buffers(remove_duplicate=False))
         values: dict[str, Any] = {}
-        for port in self._bound_ports():
+        for port in self.bound_ports():
             name, tensors = port.name.partition(".")[2], parameters if port.role == "param" else buffers
             if name not in tensors:
                 raise GraphError(
@@ -121,6 +121,12 @@ class StageGraphs:
             values[port.name] = value
         self._check_tying({**buffers, **parameters})
         return values
+
+    def bound_ports(self) -> list[Port]:
+        """The parameter and buffer ports of all graphs, once each: "param.weight"."""
+        graphs = (self.forward, self.backward, self.unshard, self.reduce_grad)
+        inputs = [port for graph in graphs if graph is not None for port in graph.inputs]
+        return list({port.name: port for port in inputs if port.role in ("param", "buffer")}.values())
 
     def bind_inputs(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Values for the input ports from a call like the traced one, with ``target=...`` where a loss was traced.
@@ -207,11 +213,6 @@ class StageGraphs:
         for name, parameter in module.named_parameters():
             if parameter.requires_grad and name in self.frozen:
                 raise CaptureError(f"parameter {name} requires grad now and did not when traced: trace again")
-
-    def _bound_ports(self) -> list[Port]:
-        graphs = (self.forward, self.backward, self.unshard, self.reduce_grad)
-        inputs = [port for graph in graphs if graph is not None for port in graph.inputs]
-        return list({port.name: port for port in inputs if port.role in ("param", "buffer")}.values())
 
 
 def _of(values: Mapping[str, Any], port: Port) -> Any:

@@ -7,15 +7,20 @@ from numbers import Real
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from annopipe.errors import PipelineError
+from annopipe.graphs.recompute_choice import RecomputeChoice
 from annopipe.ordering.registry import Policy
 from annopipe.scheduling.actions import BACKWARDS, BUILTIN_KINDS
+from annopipe.scheduling.placement import Placement
+from annopipe.scheduling.routes import routes
 from annopipe.scheduling.schedule_class import Schedule
 
 __all__ = [
     "check_grad_mode",
+    "check_inputs",
     "check_kinds",
     "check_loss",
     "check_made",
@@ -23,7 +28,9 @@ __all__ = [
     "check_operations",
     "check_scales",
     "check_trains",
+    "check_transport",
     "facts_of",
+    "one_per_stage",
 ]
 
 
@@ -55,8 +62,6 @@ def check_trains(schedule: Schedule) -> None:
 def check_made(stages: Sequence[nn.Module | None], schedule: Schedule, rank: int, size: int) -> None:
     """Raises PipelineError for stages, ranks and a schedule that do not fit together."""
     placement = schedule.placement
-    if not placement.is_chain:
-        raise PipelineError(f"{placement!r} is not a chain of stages from 0 on: the pipeline runs chains")
     if size != placement.ranks:
         raise PipelineError(f"the schedule is for {placement.ranks} ranks and the group has {size}")
     if len(stages) != placement.stages:
@@ -78,6 +83,46 @@ def check_made(stages: Sequence[nn.Module | None], schedule: Schedule, rank: int
             )
 
 
+def one_per_stage(stages: Sequence[nn.Module | None], placement: Placement, rank: int) -> Sequence[nn.Module | None]:
+    """The modules of all copies of the model, where those of one copy were given: a copy's stages on both its ranks.
+
+    Raises PipelineError for a module that no stage of this rank needs.
+    """
+    firsts = sorted(set(placement.weights_of))
+    if len(stages) != len(firsts) or len(firsts) == placement.stages:
+        return stages
+    given = dict(zip(firsts, stages, strict=True))
+    for first, module in given.items():
+        places = [s for s in range(placement.stages) if placement.weights_of[s] == first]
+        if module is not None and rank not in (placement.rank_of[place] for place in places):
+            ranks = " and ".join(str(placement.rank_of[place]) for place in places)
+            raise PipelineError(f"stage {first} belongs on ranks {ranks}, and this is rank {rank}: give None")
+    return [given[first] if placement.rank_of[s] == rank else None for s, first in enumerate(placement.weights_of)]
+
+
+def check_inputs(placement: Placement, count: int) -> None:
+    """Raises PipelineError for positional inputs of which nobody knows the stage."""
+    sources = [stage for stage in placement.sources if placement.copy_of[stage] == 0]
+    if count and len(sources) > 1:
+        raise PipelineError(
+            f"several stages take the inputs of a step, {' and '.join(map(str, sources))}: give them by keyword, under "
+            "the names that the forwards of these stages have for them"
+        )
+
+
+def check_transport(placement: Placement, group: dist.ProcessGroup | None) -> None:
+    """Raises PipelineError for messages that the group's backend cannot tell apart."""
+    if group is None or dist.get_backend(group) == "gloo":
+        return
+    for route in routes(placement):
+        if not route.ordered:
+            raise PipelineError(
+                f"stage {route.source} hands on to stage {route.target} past others, so messages between ranks "
+                f"{route.sender} and {route.receiver} have no fixed order, and {dist.get_backend(group)} has no tags "
+                "to tell them apart: put the two stages on one rank, or let the stages between hand the values on"
+            )
+
+
 def check_loss(loss_fn: object, timeout: timedelta) -> None:
     """Raises PipelineError for what is no function, and for a timeout that is over before it begins."""
     if loss_fn is not None and not callable(loss_fn):
@@ -86,13 +131,16 @@ def check_loss(loss_fn: object, timeout: timedelta) -> None:
         raise PipelineError(f"timeout={timeout}: give the time that a rank may wait for another, more than none")
 
 
-def facts_of(schedule: Schedule, policy: str | Policy, tied: Mapping[str, str]) -> dict[str, str]:
+def facts_of(
+    schedule: Schedule, policy: str | Policy, tied: Mapping[str, str], recompute: Sequence[RecomputeChoice]
+) -> dict[str, str]:
     """What has to be the same on every rank."""
     return {
         "the number of microbatches": str(schedule.microbatches),
         "the schedule": repr(schedule.programs.texts()),
         "the policy": policy if isinstance(policy, str) else getattr(policy, "__qualname__", type(policy).__qualname__),
         "the tied parameters": repr(sorted(tied.items())),
+        "what is computed again": "; ".join(map(str, recompute)),
     }
 
 
@@ -114,12 +162,15 @@ def check_scales(scales: Mapping[str, Any]) -> None:
             raise PipelineError(f"the scale of {name} is {given}: give a number, or a tensor without dimensions")
 
 
-def check_modules(modules: Mapping[int, nn.Module]) -> None:
-    """Raises PipelineError for stages of a rank that have no memory, or have it in several places."""
+def check_modules(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raises PipelineError for stages of a rank that have no memory, or have it in several places.
+
+    Args:
+        tensors: the parameters and buffers of all of them, by "stage.name".
+    """
     first: dict[torch.device, str] = {}
-    for index, module in modules.items():
-        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-            first.setdefault(tensor.device, f"{index}.{name}")
+    for name, tensor in tensors.items():
+        first.setdefault(tensor.device, name)
     if torch.device("meta") in first:
         raise PipelineError(
             f"{first[torch.device('meta')]} is on the meta device and has no values: initialise the stages of this "

@@ -14,6 +14,7 @@ from annopipe.graphs.ops import has_effect
 from annopipe.graphs.stage_graph import StageGraph, body, input_nodes, output_nodes
 from annopipe.graphs.stage_graphs import AUXILIARY_LOSS, LOSS, StageGraphs
 from annopipe.pipeline.dead_gradients import node_needs, without_dead
+from annopipe.scheduling.placement import Placement
 
 __all__ = ["Needs", "gradient_needs", "only_live", "returning_gradients"]
 
@@ -37,25 +38,36 @@ def gradient_needs(backward: StageGraph | None) -> Needs:
 
 
 def returning_gradients(
-    stages: Sequence[Sequence[frozenset[str] | None]], ports: Sequence[Sequence[str]]
-) -> list[tuple[int, ...]]:
-    """For each stage: the positions, among the tensors that it is handed, whose gradients it gives back.
+    placement: Placement,
+    stages: Sequence[Sequence[frozenset[str] | None]],
+    ports: Sequence[Sequence[str]],
+    outside: Sequence[frozenset[str]] = (),
+) -> dict[tuple[int, int], tuple[int, ...]]:
+    """For each edge: the positions, among the tensors that its first stage hands on, whose gradients come back.
 
     Args:
-        stages: by stage, what the gradient of each handed tensor depends on; None where there is no gradient.
+        placement: what flows between stages.
+        stages: by stage, what the gradient of each handed tensor depends on, those of the first predecessor first; None
+            where there is no gradient.
         ports: by stage, the output ports that it hands on.
+        outside: by stage, the outputs of which something outside the stages computes gradients; none if not given.
 
-    >>> returning_gradients([[], [frozenset({"y"}), None], [frozenset({"loss"})]], [["a", "b"], ["y"], []])
-    [(), (0,), (0,)]
-    >>> returning_gradients([[], [frozenset({"y"}), None], [None]], [["a", "b"], ["y"], []])
-    [(), (), ()]
+    >>> from annopipe.scheduling import placement
+    >>> chain = placement.linear(3)
+    >>> returning_gradients(chain, [[], [frozenset({"y"}), None], [frozenset({"loss"})]], [["a", "b"], ["y"], []])
+    {(1, 2): (0,), (0, 1): (0,)}
+    >>> returning_gradients(chain, [[], [frozenset({"y"}), None], [None]], [["a", "b"], ["y"], []])
+    {(1, 2): (), (0, 1): ()}
     """
-    found: list[tuple[int, ...]] = [() for _ in stages]
-    arriving: frozenset[str] = frozenset()
-    for stage in reversed(range(len(stages))):
-        live = _LOSSES | arriving
-        found[stage] = tuple(at for at, needs in enumerate(stages[stage]) if needs is not None and needs & live)
-        arriving = frozenset(ports[stage - 1][at] for at in found[stage]) if stage else frozenset()
+    found: dict[tuple[int, int], tuple[int, ...]] = {}
+    arriving = [set(given) for given in outside] or [set[str]() for _ in stages]
+    for stage in sorted(range(len(stages)), key=lambda stage: -placement.depth_of[stage]):
+        live, at = _LOSSES | arriving[stage], 0
+        for source in placement.predecessors[stage]:
+            needs = stages[stage][at : at + len(ports[source])]
+            at += len(ports[source])
+            found[source, stage] = tuple(n for n, need in enumerate(needs) if need is not None and need & live)
+            arriving[source] |= {ports[source][n] for n in found[source, stage]}
     return found
 
 
@@ -63,7 +75,7 @@ def only_live(graphs: StageGraphs, arriving: frozenset[str]) -> StageGraphs:
     """The graphs without gradients that depend on no loss.
 
     Args:
-        arriving: the outputs whose gradients come from the next stage.
+        arriving: the outputs whose gradients come from later stages.
     """
     backward, live = graphs.backward, _LOSSES | arriving
     if backward is None:

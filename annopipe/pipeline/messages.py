@@ -52,7 +52,7 @@ class Messages:
         self._sent.clear()
         self._numbers.clear()
 
-    def send(self, text: str, receiver: int, tensors: Sequence[torch.Tensor]) -> None:
+    def send(self, text: str, receiver: int, tensors: Sequence[torch.Tensor], tag: int = 0) -> None:
         """Start to send; the tensors must not change before the message is known to be taken."""
         number = self._numbers.get(receiver, 0)
         self._numbers[receiver] = number + 1
@@ -60,7 +60,7 @@ class Messages:
         for tensor in tensors:
             if tensor.numel():
                 dense = tensor.contiguous()
-                work = dist.isend(dense, group=self._group, group_dst=receiver)
+                work = dist.isend(dense, group=self._group, tag=tag, group_dst=receiver)
                 pending.append(_Sent(number, work, dense, text))
 
     def taken(self, receiver: int, count: int) -> None:
@@ -75,9 +75,10 @@ class Messages:
         """How many tensors are kept because their receiver may not have them yet."""
         return sum(map(len, self._sent.values()))
 
-    def receive(self, text: str, sender: int, buffers: list[torch.Tensor]) -> Received:
-        """Ask for a message."""
-        works = [dist.irecv(buffer, group=self._group, group_src=sender) for buffer in buffers if buffer.numel()]
+    def receive(self, text: str, sender: int, buffers: list[torch.Tensor], tag: int = 0) -> Received:
+        """Ask for a message; of those with one tag, in the order in which they are sent."""
+        asked = [buffer for buffer in buffers if buffer.numel()]
+        works = [dist.irecv(buffer, group=self._group, tag=tag, group_src=sender) for buffer in asked]
         return Received(text, sender, buffers, works)
 
     def wait(self, received: Received) -> list[torch.Tensor]:

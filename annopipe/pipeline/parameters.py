@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
 
 from annopipe.graphs.distributed_tensors import Layout, is_distributed_tensor, local_part
 from annopipe.graphs.parameter_sharding import sum_dtypes
@@ -24,10 +23,12 @@ class StageParameters:
 
     Args:
         fixed_sums: whether gradients are added up in the order of microbatches, whatever order they come in.
+        first: the first microbatch that the stage sees.
     """
 
-    def __init__(self, module: nn.Module, graphs: StageGraphs, *, fixed_sums: bool = False) -> None:
-        self._module, self._graphs, self._fixed_sums = module, graphs, fixed_sums
+    def __init__(self, graphs: StageGraphs, *, fixed_sums: bool = False, first: int = 0) -> None:
+        self._fixed_sums, self._first = fixed_sums, first
+        self._ports = [(port.name, port.name.partition(".")[2]) for port in graphs.bound_ports()]
         self._unshard = GraphCall(graphs.unshard) if graphs.unshard is not None else None
         self._reduce = GraphCall(graphs.reduce_grad) if graphs.reduce_grad is not None else None
         results = graphs.backward.outputs if graphs.backward is not None else ()
@@ -39,28 +40,29 @@ class StageParameters:
         self._added: dict[str, int] = {}
         self._sums: dict[str, torch.Tensor] = {}
         self._gathered: Values = {}
-        self._parameters: dict[str, nn.Parameter] = {}
+        self._tensors: Mapping[str, torch.Tensor] = {}
         self.bound: Values = {}
 
-    def begin_step(self) -> None:
-        """Bind the module's parameters and buffers.
-
-        Raises CaptureError when the module is not as it was traced.
-        """
+    def begin_step(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take the module's parameters and buffers, by name."""
         self.end_step()
-        self.bound = self._graphs.bind(self._module)
-        self._parameters = dict(self._module.named_parameters(remove_duplicate=False))
+        self.bound = {port: local_part(tensors[name]) for port, name in self._ports}
+        self._tensors = tensors
 
     def end_step(self) -> None:
-        """Forget what the step has left here, but for the module's own tensors."""
-        self.bound = {}
-        for kept in (self._early, self._added, self._sums, self._gathered):
+        """Forget what the step has left here, and the module's own tensors."""
+        self.bound, self._tensors, self._gathered = {}, {}, {}
+        for kept in (self._early, self._added, self._sums):
             kept.clear()
+
+    def write_buffer(self, name: str, value: torch.Tensor) -> None:
+        """Write the update of a buffer into the module's."""
+        local_part(self._tensors[name]).detach().copy_(value)
 
     def unshard(self) -> Values:
         """The gathered parameters by port; gathered now if they are not there."""
         if self._unshard is not None and not self._gathered:
-            self._gathered = self._unshard(self.bound)[0]
+            self._gathered = self._unshard(dict(self.bound))[0]
         return self._gathered
 
     def reshard(self) -> None:
@@ -78,7 +80,7 @@ class StageParameters:
                 continue
             early = self._early.setdefault(name, {})
             early[microbatch] = gradient
-            while (following := self._added.get(name, 0)) in early:
+            while (following := self._added.get(name, self._first)) in early:
                 self._add(name, early.pop(following))
                 self._added[name] = following + 1
 
@@ -99,7 +101,7 @@ class StageParameters:
         elif name in self._sums:
             self._sums[name].add_(gradient)
         else:  # a copy, and in no narrower type than the parameter's, for the sum
-            wide = [self._casts.get(name), *(self._parameters[p.source].dtype for p in self._reduced_from(port.source))]
+            wide = [self._casts.get(name), *(self._tensors[p.source].dtype for p in self._reduced_from(port.source))]
             dtype = gradient.dtype
             for other in wide:
                 dtype = dtype if other is None else torch.promote_types(dtype, other)
@@ -114,7 +116,7 @@ class StageParameters:
         return [port for port in self._reduced if port.source == source]
 
     def _add_to_parameter(self, source: str, gradient: torch.Tensor) -> None:
-        parameter = self._parameters[source]
+        parameter = self._tensors[source]
         before = parameter.grad
         if not is_distributed_tensor(parameter):
             if before is None:

@@ -1,7 +1,7 @@
 """Prepare a pipeline for calls of one signature: trace the stages, agree on what crosses, plan the combined graphs.
 
-The stages are traced one after the other, since each needs to know what the one before hands on; after each one its
-ranks tell all others, so that a stage that cannot be traced is an error on every rank and nobody waits for it.
+A stage is traced after those from which it takes, since it needs to know what they hand on; after each one its rank
+tells all others, so that a stage that cannot be traced is an error on every rank and nobody waits for it.
 """
 
 import dataclasses
@@ -16,46 +16,45 @@ import torch.distributed as dist
 from torch import nn
 
 from annopipe import pytrees
-from annopipe.errors import AnnopipeError
+from annopipe.errors import AnnopipeError, PipelineError
 from annopipe.graphs.bucketing import bucket
 from annopipe.graphs.ops import group_name, traits
 from annopipe.graphs.process_groups import find_group
+from annopipe.graphs.recompute_choice import RecomputeChoice, region_paths
 from annopipe.graphs.stage_graph import body
 from annopipe.graphs.stage_graphs import StageGraphs
 from annopipe.graphs.tracing import trace
 from annopipe.ordering.combining import StageNodeCosts
 from annopipe.ordering.registry import Policy
 from annopipe.pipeline.acknowledgements import acknowledged
+from annopipe.pipeline.batch_loss import BatchLoss
 from annopipe.pipeline.boundary import Boundary, Link
+from annopipe.pipeline.calls import Call
 from annopipe.pipeline.combined import Combined, Parts, combinations, parts_of
 from annopipe.pipeline.evaluation import forward_only, without_gradients
 from annopipe.pipeline.interpreter import Interpreter, Operation
 from annopipe.pipeline.liveness import gradient_needs, only_live, returning_gradients
 from annopipe.pipeline.messages import Messages
 from annopipe.pipeline.peers import AgreedError, Peers
+from annopipe.pipeline.recomputing import check_regions
+from annopipe.pipeline.routing import Routing
 from annopipe.pipeline.stage import LocalStage
 from annopipe.scheduling.actions import BACKWARDS, MESSAGES, PARAMETERS
 from annopipe.scheduling.lowering.messages import add_messages
+from annopipe.scheduling.placement import Placement
 from annopipe.scheduling.schedule_class import Schedule
 
-__all__ = ["Call", "Settings", "prepare", "talk", "with_messages"]
+__all__ = ["Ready", "Settings", "prepare", "talk", "with_messages"]
 
 Loss = Callable[[Any, Any], torch.Tensor]
-
-
-@dataclasses.dataclass(frozen=True)
-class Call:
-    """One microbatch of a step, as far as this rank has it."""
-
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    target: Any
+Ready = tuple[dict[int, LocalStage], Interpreter, dict[Parts, Combined]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """What stays the same for all calls of a pipeline.
 
+    recompute: what the backward of each stage computes again.
     evaluates: whether these are for calls that only want the outputs of the last stage.
     """
 
@@ -66,6 +65,7 @@ class Settings:
     loss_fn: Loss | None
     policy: str | Policy
     costs: StageNodeCosts | None
+    recompute: Sequence[RecomputeChoice]
     fixed_sums: bool = False
     bucket_bytes: int | None = None
     evaluates: bool = False
@@ -75,18 +75,22 @@ class Settings:
 class _News:
     """What a rank tells the others after a stage was traced.
 
-    boundary: what it hands on; None on the last stage.
-    needs: for each tensor that the stage before hands on, what its gradient depends on; None where it has none.
+    boundary: what it hands on; None where no stage takes it.
+    needs: for each tensor that the stages before hand on, what its gradient depends on; None where it has none.
+    outside: the outputs of which a loss over the whole batch gives gradients.
     accepts: the keyword arguments, of those that this rank was called with, that the stage takes.
     given: the keyword arguments that this rank was called with.
     has_loss: whether it has a loss of its own, or an auxiliary one.
+    regions: the paths of the regions in its forward.
     """
 
     boundary: Boundary | None = None
     needs: tuple[frozenset[str] | None, ...] = ()
+    outside: frozenset[str] = frozenset()
     accepts: frozenset[str] = frozenset()
     given: frozenset[str] = frozenset()
     has_loss: bool = False
+    regions: tuple[str, ...] = ()
     error: str = ""
 
 
@@ -106,40 +110,24 @@ def prepare(
     call: Call,
     messages: Messages,
     operations: Mapping[str, Operation],
-) -> tuple[dict[int, LocalStage], Interpreter, dict[Parts, Combined]]:
+) -> Ready:
     """The stages and the interpreter of this rank.
 
     Raises PipelineError on every rank when a stage cannot be traced or planned on one.
     """
-    placement, device = settings.schedule.placement, _device(modules, call)
-    traced: dict[int, StageGraphs] = {}
-    heard: list[_News] = []
-    for index in range(placement.stages):
-        news, failure = _News(), None
-        before = heard[-1].boundary if heard else None
-        if index in modules:
-            try:
-                traced[index] = _traced(settings, modules[index], call, before, index, device)
-                news = _news(settings, traced[index], before, call, index)
-            except AnnopipeError as error:
-                hint = _missing_target(settings, modules[index], call, before, index, device)
-                failure, news = error, _News(error=f"{type(error).__name__}: {error}{hint}")
-        heard.append(talk(news, placement.rank_of[index], settings, index))
-        if heard[-1].error:
-            raise AgreedError(f"stage {index} on rank {placement.rank_of[index]}: {heard[-1].error}") from failure
+    tracing = _Tracing(settings, modules, call)
+    heard = tracing.all_stages()
     _check_heard(settings, heard)
-    links = _links(heard, device)
-    arriving = {index: frozenset(link.returning_ports) for index, link in links.items()}
+    if not settings.evaluates:
+        check_regions(settings.recompute, [news.regions for news in heard])
+    placement = settings.schedule.placement
+    links = _links(placement, heard, tracing.device)
+    arriving = [set(news.outside) for news in heard]
+    for (source, _), link in links.items():
+        arriving[source].update(link.returning_ports)
     stages = {
-        index: LocalStage(
-            index,
-            modules[index],
-            _in_buckets(only_live(graphs, arriving.get(index, frozenset())), settings.bucket_bytes),
-            inside=len(heard[index].needs),
-            keeps_outputs=settings.evaluates and index == placement.stages - 1,
-            fixed_sums=settings.fixed_sums,
-        )
-        for index, graphs in traced.items()
+        index: tracing.local_stage(index, only_live(graphs, frozenset(arriving[index])), len(heard[index].needs))
+        for index, graphs in tracing.traced.items()
     }
     actions = settings.schedule.ranks[settings.rank]
     plan = partial(combinations, actions, stages, settings.policy, settings.costs, settings.plan_group)
@@ -148,21 +136,124 @@ def prepare(
     settings.peers.include(groups)
     settings.peers.together(partial(settings.peers.compare, groups), "comparing calls with the ranks of other groups")
     taken = acknowledged(settings.schedule.ranks, placement, settings.rank)
-    return stages, Interpreter(actions, placement, stages, links, combined, messages, operations, taken), combined
+    routing = Routing(placement, links, messages, taken)
+    return stages, Interpreter(actions, stages, routing, combined, operations), combined
 
 
-def _missing_target(
-    settings: Settings, module: nn.Module, call: Call, before: Boundary | None, index: int, device: torch.device
-) -> str:
-    """A hint for a stage that can be traced without the loss, which was given no target."""
-    is_last = index == settings.schedule.placement.stages - 1
-    if not is_last or settings.loss_fn is None or call.target is not None:
-        return ""
-    try:
-        _traced(dataclasses.replace(settings, loss_fn=None), module, call, before, index, device)
-    except AnnopipeError:
-        return ""
-    return "; step was called without target on this rank, that of the loss"
+class _Tracing:
+    """The tracing of this rank's stages for one signature."""
+
+    def __init__(self, settings: Settings, modules: Mapping[int, nn.Module], call: Call) -> None:
+        self._settings, self._modules, self._call = settings, modules, call
+        self._placement = settings.schedule.placement
+        self.device = _device(modules, call)
+        self.traced: dict[int, StageGraphs] = {}
+        self._handed: dict[int, int] = {}  # by stage, how many arguments it gets from the stages before
+
+    def all_stages(self) -> list[_News]:
+        """What the ranks tell of all stages, by stage; this rank's are traced.
+
+        Raises AgreedError, on every rank, for the first one that cannot be traced.
+        """
+        heard: dict[int, _News] = {}
+        depth_of, rank_of = self._placement.depth_of, self._placement.rank_of
+        for depth in sorted(set(depth_of)):
+            # None takes from another: their ranks trace at the same time.
+            indices = [index for index, at in enumerate(depth_of) if at == depth]
+            told = {index: self._trace(index, heard) for index in indices if index in self._modules}
+            for index in indices:
+                news, failure = told.get(index, (_News(), None))
+                heard[index] = talk(news, rank_of[index], self._settings, index)
+                if heard[index].error:
+                    raise AgreedError(f"stage {index} on rank {rank_of[index]}: {heard[index].error}") from failure
+        return [heard[index] for index in range(self._placement.stages)]
+
+    def local_stage(self, index: int, graphs: StageGraphs, inside: int) -> LocalStage:
+        """A traced stage, to be run."""
+        settings, is_output = self._settings, index in self._placement.output_stages
+        loss_fn = settings.loss_fn if self._has_batch_loss(index) else None
+        return LocalStage(
+            index,
+            self._modules[index],
+            _in_buckets(graphs, settings.bucket_bytes),
+            inside=inside,
+            handed=self._handed[index],
+            keeps_outputs=settings.evaluates and is_output,
+            fixed_sums=settings.fixed_sums,
+            batch_loss=BatchLoss(index, graphs, loss_fn) if loss_fn is not None else None,
+            first=self._placement.microbatches_of(index, settings.schedule.microbatches).start,
+        )
+
+    def _trace(self, index: int, heard: Mapping[int, _News]) -> tuple[_News, AnnopipeError | None]:
+        told = [heard[source].boundary for source in self._placement.predecessors[index]]
+        before = [boundary for boundary in told if boundary is not None]
+        try:
+            graphs = self.traced[index] = self._graphs(index, before, self._loss_fn(index))
+            return self._news(index, graphs, sum(len(boundary.tensors) for boundary in before)), None
+        except AnnopipeError as error:
+            hint = self._missing_target(index, before)
+            return _News(error=f"{type(error).__name__}: {error}{hint}"), error
+
+    def _graphs(self, index: int, before: Sequence[Boundary], loss_fn: Loss | None) -> StageGraphs:
+        module, call = self._modules[index], self._call
+        handed: tuple[Any, ...] = ()
+        for boundary in before:
+            handed += boundary.call_with([leaf.example(self.device) for leaf in boundary.tensors])
+        args = handed if self._placement.predecessors[index] else call.args
+        self._handed[index] = len(handed)
+        kwargs = accepted(module, call.kwargs, len(handed))
+        if self._settings.evaluates:
+            with without_gradients(module):
+                return forward_only(trace(module, args, kwargs))
+        target = call.target if loss_fn is not None else None
+        return trace(module, args, kwargs, loss_fn, target, recompute=self._settings.recompute[index])
+
+    def _loss_fn(self, index: int) -> Loss | None:
+        """What is traced behind a stage."""
+        is_last = index in self._placement.output_stages and index not in self._placement.batch_wide
+        return self._settings.loss_fn if is_last else None
+
+    def _has_batch_loss(self, index: int) -> bool:
+        placement, settings = self._placement, self._settings
+        whole = index in placement.batch_wide and index in placement.output_stages
+        return whole and settings.loss_fn is not None and not settings.evaluates
+
+    def _missing_target(self, index: int, before: Sequence[Boundary]) -> str:
+        """A hint for a stage that can be traced without the loss, which was given no target."""
+        if self._loss_fn(index) is None or self._call.target is not None:
+            return ""
+        try:
+            self._graphs(index, before, None)
+        except AnnopipeError:
+            return ""
+        return "; step was called without target on this rank, that of the loss"
+
+    def _news(self, index: int, graphs: StageGraphs, handed: int) -> _News:
+        placement, call, backward = self._placement, self._call, graphs.backward
+        if placement.copies > 1:
+            _check_copied(index, graphs)
+        needs = gradient_needs(backward)
+        ports = {p.source: p.name for p in backward.outputs if p.role == "input_grad"} if backward else {}
+        tangents = frozenset(p.source for p in backward.inputs if p.role == "tangent") if backward else frozenset[str]()
+        return _News(
+            Boundary.of(graphs, index) if placement.successors[index] else None,
+            tuple(needs[ports[path]] if path in ports else None for path in graphs.arguments.paths[:handed]),
+            tangents if self._has_batch_loss(index) else frozenset(),
+            frozenset(accepted(self._modules[index], call.kwargs, self._handed[index])),
+            frozenset(call.kwargs),
+            bool(graphs.layout.losses) or self._has_batch_loss(index),
+            region_paths(graphs.forward) if self._settings.recompute[index].regions else (),
+        )
+
+
+def _check_copied(index: int, graphs: StageGraphs) -> None:
+    """The copies of a stage see different microbatches: what they put into buffers would differ."""
+    updated = next((port.source for port in graphs.forward.outputs if port.role == "buffer_update"), None)
+    if updated is not None:
+        raise PipelineError(
+            f"stage {index} updates its buffer {updated}, and that of the stage's other copy would come to differ: "
+            "take a schedule with one copy of the model, or update it between steps from all ranks"
+        )
 
 
 def _check_heard(settings: Settings, heard: Sequence[_News]) -> None:
@@ -189,13 +280,12 @@ def _in_buckets(graphs: StageGraphs, size_bytes: int | None) -> StageGraphs:
     return dataclasses.replace(graphs, unshard=unshard, reduce_grad=reduce_grad)
 
 
-def _links(heard: Sequence[_News], device: torch.device) -> dict[int, Link]:
-    """What crosses behind each stage but the last, with the gradients that a loss depends on."""
-    boundaries = [news.boundary for news in heard]
-    ports = [[leaf.port for leaf in boundary.tensors] if boundary else [] for boundary in boundaries]
-    returning = returning_gradients([news.needs for news in heard], ports)
-    pairs = zip(boundaries, returning[1:], strict=False)
-    return {index: Link(b, back, device) for index, (b, back) in enumerate(pairs) if b is not None}
+def _links(placement: Placement, heard: Sequence[_News], device: torch.device) -> dict[tuple[int, int], Link]:
+    """What crosses each edge, with the gradients that a loss depends on."""
+    ports = [[leaf.port for leaf in news.boundary.tensors] if news.boundary else [] for news in heard]
+    returning = returning_gradients(placement, [news.needs for news in heard], ports, [news.outside for news in heard])
+    boundaries = ((edge, heard[edge[0]].boundary) for edge in placement.edges)
+    return {edge: Link(boundary, returning[edge], device) for edge, boundary in boundaries if boundary is not None}
 
 
 def talk(news: Any, source: int, settings: Settings, index: int) -> Any:
@@ -203,42 +293,24 @@ def talk(news: Any, source: int, settings: Settings, index: int) -> Any:
     return settings.peers.broadcast(news, source, f"trace stage {index}")
 
 
-def _traced(
-    settings: Settings, module: nn.Module, call: Call, before: Boundary | None, index: int, device: torch.device
-) -> StageGraphs:
-    args = call.args if before is None else before.call_with([leaf.example(device) for leaf in before.tensors])
-    kwargs = accepted(module, call.kwargs)
-    if settings.evaluates:
-        with without_gradients(module):
-            return forward_only(trace(module, args, kwargs))
-    loss_fn = settings.loss_fn if index == settings.schedule.placement.stages - 1 else None
-    return trace(module, args, kwargs, loss_fn, call.target if loss_fn is not None else None)
+def accepted(module: nn.Module, kwargs: Mapping[str, Any], handed: int) -> dict[str, Any]:
+    """Those keyword arguments that the module's forward has a name for, and that are not handed to it.
 
+    Args:
+        module: of a stage.
+        kwargs: of a step.
+        handed: how many arguments the stage gets from the stages before.
 
-def accepted(module: nn.Module, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Those keyword arguments that the module's forward has a name for."""
-    return accepted_by(inspect.signature(module.forward), kwargs) if kwargs else {}
-
-
-def accepted_by(signature: inspect.Signature, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Those keyword arguments that a function of this signature takes."""
-    parameters = signature.parameters
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return dict(kwargs)
-    return {name: value for name, value in kwargs.items() if name in parameters}
-
-
-def _news(settings: Settings, graphs: StageGraphs, before: Boundary | None, call: Call, index: int) -> _News:
-    needs = gradient_needs(graphs.backward)
-    ports = {p.source: p.name for p in graphs.backward.outputs if p.role == "input_grad"} if graphs.backward else {}
-    handed = graphs.arguments.paths[: len(before.tensors)] if before is not None else ()
-    return _News(
-        None if index == settings.schedule.placement.stages - 1 else Boundary.of(graphs, index),
-        tuple(needs[ports[path]] if path in ports else None for path in handed),
-        frozenset(accepted_by(graphs.arguments.signature, call.kwargs)),
-        frozenset(call.kwargs),
-        bool(graphs.layout.losses),
-    )
+    >>> accepted(nn.Bilinear(1, 1, 1), {"input1": 1, "input2": 2, "mask": 3}, handed=1)
+    {'input2': 2}
+    """
+    if not kwargs:
+        return {}
+    parameters = inspect.signature(module.forward).parameters
+    positional = [p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    filled = {parameter.name for parameter in positional[:handed]}
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+    return {name: value for name, value in kwargs.items() if name not in filled and (takes_any or name in parameters)}
 
 
 def groups_of(stages: Iterable[LocalStage], combined: Iterable[Combined]) -> list[dist.ProcessGroup]:

@@ -1,8 +1,8 @@
 """One stage on the rank that holds it: its module, its graphs, and what its microbatches have left there."""
 
 import functools
-from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
@@ -10,8 +10,10 @@ from torch import nn
 
 from annopipe.errors import PipelineError
 from annopipe.graphs.stage_graph import StageGraph
-from annopipe.graphs.stage_graphs import StageGraphs
+from annopipe.graphs.stage_graphs import LOSS, StageGraphs
+from annopipe.pipeline.batch_loss import BatchLoss
 from annopipe.pipeline.graph_call import GraphCall
+from annopipe.pipeline.module_state import ModuleState
 from annopipe.pipeline.parameters import StageParameters
 
 __all__ = ["LocalStage"]
@@ -30,12 +32,16 @@ class LocalStage:
         input_gradients: for each of these, the port of its gradient; None where there is none.
         losses: by name and microbatch: of ``loss_fn`` on the last stage, and auxiliary ones.
         outputs: what forward returned, by microbatch, where it is kept.
+        handed: how many arguments the stages before hand over.
+        batch_loss: a loss over the outputs of all microbatches; None where there is none.
         outside_gradients: by microbatch and input port, for inputs that the step was called with.
 
     Args:
-        inside: how many of the inputs the stage before hands over.
+        inside: how many of the inputs the stages before hand over.
+        handed: see above.
         keeps_outputs: whether what forward returned is kept.
         fixed_sums: whether gradients are added up in the order of microbatches, whatever order they come in.
+        first: the first microbatch that the stage sees.
     """
 
     def __init__(
@@ -45,8 +51,11 @@ class LocalStage:
         graphs: StageGraphs,
         *,
         inside: int = 0,
+        handed: int = 0,
         keeps_outputs: bool = False,
         fixed_sums: bool = False,
+        batch_loss: BatchLoss | None = None,
+        first: int = 0,
     ) -> None:
         self.index, self.module, self.graphs = index, module, graphs
         self.inputs = [f"input.{path}" for path in graphs.arguments.paths]
@@ -64,12 +73,15 @@ class LocalStage:
             for gradient, path in zip(self.input_gradients[inside:], self.inputs[inside:], strict=True)
             if gradient is not None
         ]
+        self.batch_loss, self.handed = batch_loss, handed
         self._outside += [(gradients[p], f"input.{p}") for p in graphs.target_arguments.paths if p in gradients]
-        self._keeps_outputs = keeps_outputs
-        self.parameters = StageParameters(module, graphs, fixed_sums=fixed_sums)
+        self._keeps_outputs, self._first = keeps_outputs, first
+        self.parameters = StageParameters(graphs, fixed_sums=fixed_sums, first=first)
         self._kept: dict[int, Values] = {}
-        self._updates_buffers = any(port.role == "buffer_update" for port in graphs.forward.outputs)
+        self._updates = [(port.name, port.source) for port in graphs.forward.outputs if port.role == "buffer_update"]
         self._for_backward = _taken_by(graphs.backward)
+        gathered = {port.name for port in graphs.unshard.outputs} if graphs.unshard is not None else set()
+        self._stays_after_forward = sorted(self._for_backward & _taken_by(graphs.forward) - gathered)
         self._tangents = [port for port in graphs.backward.inputs if port.role == "tangent"] if graphs.backward else []
         self._calls: dict[str, GraphCall] = {}
 
@@ -88,16 +100,26 @@ class LocalStage:
         """How many microbatches have left values here."""
         return len(self._kept)
 
-    def begin_step(self) -> None:
+    def own_losses(self) -> Mapping[int, torch.Tensor]:
+        """Of ``loss_fn``, by microbatch; a loss over the whole batch counts as that of the first one."""
+        if self.batch_loss is not None and self.batch_loss.found is not None:
+            return {self._first: self.batch_loss.found}
+        return self.losses.get(LOSS, {})
+
+    def begin_step(self, state: ModuleState) -> None:
         """Bind the module's parameters and buffers.
 
-        Raises CaptureError when the module is not as it was traced.
+        Args:
+            state: of the module now; its key is the one that the module was traced with.
+
+        Raises CaptureError when a Python value that the module was traced with has changed.
         """
-        self.parameters.begin_step()
+        self.graphs.sources.check({"self": self.module})
+        self.parameters.begin_step(state.tensors)
         self._clear()
 
     def end_step(self) -> None:
-        """Forget what the step has left here, but for the module's own tensors."""
+        """Forget what the step has left here, and the module's own tensors."""
         self.parameters.end_step()
         self._clear()
 
@@ -107,13 +129,8 @@ class LocalStage:
         self._kept.clear()
         self.outputs.clear()
         self.outside_gradients.clear()
-
-    def gradient_port(self, index: int) -> str:
-        """The port of the gradient of one of the inputs."""
-        found = self.input_gradients[index]
-        if found is None:
-            raise PipelineError(f"stage {self.index} has no gradient of {self.inputs[index]}; a mistake in annopipe")
-        return found
+        if self.batch_loss is not None:
+            self.batch_loss.begin()
 
     def call(self, kind: str, microbatch: int) -> Values:
         """Run the graph of one action on what is there for it."""
@@ -123,7 +140,7 @@ class LocalStage:
             if graph is None:
                 raise PipelineError(f"stage {self.index} has no backward; this is a mistake in annopipe")
             found = self._calls[kind] = GraphCall(graph)
-        return found(self.values(microbatch))[0]
+        return found(self.take(kind, microbatch))[0]
 
     def start_forward(self, microbatch: int, inputs: Mapping[str, Any]) -> None:
         """Take the inputs of a microbatch."""
@@ -144,10 +161,34 @@ class LocalStage:
                 found = zeros.add_(scales[port.source]) if port.source in scales else zeros
             values[port.name] = found
 
-    def values(self, microbatch: int) -> Mapping[str, Any]:
-        """What is there for a microbatch, by port name, with the stage's gathered parameters."""
-        gathered = self.parameters.unshard()
-        return ChainMap(self._kept[microbatch], gathered) if gathered else self._kept[microbatch]
+    def take(self, kind: str, microbatch: int) -> Values:
+        """What is there for the graph of an action, by port name, with the stage's gathered parameters.
+
+        What no later one takes is not kept here any more.
+        """
+        values = self._kept[microbatch]
+        later: Values = {}
+        if kind == "F":
+            later = {name: values[name] for name in self._stays_after_forward}
+        elif kind == "I":
+            later = {name: value for name, value in values.items() if name in self._for_weight}
+        self._kept[microbatch] = later
+        return {**values, **gathered} if (gathered := self.parameters.unshard()) else values
+
+    def map_saved(self, microbatch: int, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Put what a function makes of each tensor in the place of what a microbatch has saved here.
+
+        Raises PipelineError for a microbatch that has saved nothing.
+        """
+        if microbatch not in self._kept:
+            raise PipelineError(f"stage {self.index} keeps nothing of microbatch {microbatch} now")
+        kept = self._kept[microbatch]
+        changed: dict[int, torch.Tensor] = {}  # one tensor may be saved under several names
+        for name, value in kept.items():
+            if isinstance(value, torch.Tensor) and name not in self.parameters.bound:
+                if id(value) not in changed:
+                    changed[id(value)] = change(value)
+                kept[name] = changed[id(value)]
 
     def finish(self, kind: str, microbatch: int, result: Values) -> None:
         """Keep of a result what later graphs take, and add up gradients."""
@@ -158,29 +199,27 @@ class LocalStage:
         for gradient, path in self._outside:
             if gradient in result:
                 self.outside_gradients[microbatch, path] = result[gradient]
-        values = self._kept[microbatch]
         if kind == "I":
-            for name in [name for name in values if name not in self._for_weight]:
-                del values[name]
-            values.update({name: value for name, value in result.items() if name in self._for_weight})
+            self._keep(microbatch, result, self._for_weight)
         else:
             del self._kept[microbatch]
 
     def _finish_forward(self, microbatch: int, result: Values) -> None:
-        values = self._kept[microbatch]
-        if self._updates_buffers:
-            self.graphs.write_buffers(self.module, result)
+        for name, source in self._updates:
+            self.parameters.write_buffer(source, result[name])
         for name, found in self.losses.items():
             found[microbatch] = result[name]
         if self._keeps_outputs:
             self.outputs[microbatch] = self.graphs.result(result)
-        takes = self._for_backward
-        if not self.has_backward:
+        if self.batch_loss is not None:
+            self.batch_loss.keep(microbatch, result)
+        if self.has_backward:
+            self._keep(microbatch, result, self._for_backward)
+        else:
             del self._kept[microbatch]
-            return
-        self._kept[microbatch] = {
-            name: value for source in (values, result) for name, value in source.items() if name in takes
-        }
+
+    def _keep(self, microbatch: int, result: Values, names: AbstractSet[str]) -> None:
+        self._kept[microbatch].update({name: value for name, value in result.items() if name in names})
 
 
 def _taken_by(graph: StageGraph | None) -> frozenset[str]:

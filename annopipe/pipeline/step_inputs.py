@@ -5,12 +5,11 @@ from typing import Any
 
 import torch
 
+from annopipe.pipeline.batch_loss import Scale
 from annopipe.pipeline.microbatches import graph_values
 from annopipe.pipeline.stage import LocalStage
 
 __all__ = ["Scale", "StepInputs"]
-
-Scale = float | torch.Tensor
 
 
 class StepInputs:
@@ -20,6 +19,7 @@ class StepInputs:
         stages: of this rank.
         given: by stage, for each microbatch what the step was called with, by input port.
         scales: what each loss is multiplied with before it is differentiated, by its name.
+        targets: of the loss, for each microbatch; None where this rank has none.
     """
 
     def __init__(
@@ -27,8 +27,9 @@ class StepInputs:
         stages: Mapping[int, LocalStage],
         given: Mapping[int, Sequence[Mapping[str, torch.Tensor]]],
         scales: Mapping[str, Scale],
+        targets: Sequence[Any] = (),
     ) -> None:
-        self.scales = scales
+        self.scales, self.targets = scales, targets
         self._values = {
             index: [graph_values(stages[index].graphs, values) for values in found] for index, found in given.items()
         }

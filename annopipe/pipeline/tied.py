@@ -18,7 +18,7 @@ from annopipe.pipeline.messages import Messages
 from annopipe.pipeline.peers import AgreedError, Peers
 from annopipe.scheduling.placement import Placement
 
-__all__ = ["TiedParameters", "tied_parameters"]
+__all__ = ["TiedParameters", "tied_parameters", "with_copies"]
 
 
 def tied_parameters(stages: Sequence[nn.Module]) -> dict[str, str]:
@@ -38,6 +38,31 @@ def tied_parameters(stages: Sequence[nn.Module]) -> dict[str, str]:
             stage, source = first.setdefault(parameter, (index, name))
             if stage != index:
                 found[f"{index}.{name}"] = f"{stage}.{source}"
+    return found
+
+
+def with_copies(tied: Mapping[str, str], modules: Mapping[int, nn.Module], placement: Placement) -> dict[str, str]:
+    """The tied parameters, and those that copies of a stage have in common.
+
+    Args:
+        tied: between stages of one copy.
+        modules: of this rank: what other ranks hold alone is theirs to tie.
+        placement: which stages are copies.
+
+    >>> from annopipe.scheduling import placement
+    >>> with_copies({"1.weight": "0.weight"}, {0: nn.Linear(1, 1, bias=False)}, placement.bidirectional(2))
+    {'1.weight': '0.weight', '2.weight': '0.weight', '3.weight': '1.weight'}
+    """
+    copies: dict[str, list[int]] = {}
+    for index, first in enumerate(placement.weights_of):
+        copies.setdefault(str(first), []).append(index)
+    own = ((placement.weights_of[index], module) for index, module in modules.items())
+    names = {f"{first}.{name}" for first, module in own for name, _ in module.named_parameters()}
+    names |= {name for pair in tied.items() for name in pair}
+    found = dict(tied)
+    for place in sorted(names):
+        stage, _, name = place.partition(".")
+        found |= {f"{other}.{name}": place for other in copies.get(stage, ()) if str(other) != stage}
     return found
 
 

@@ -115,6 +115,21 @@ class Placement:
                     chunk[stage] = index
         return tuple(chunk)
 
+    @cached_property
+    def sources(self) -> tuple[int, ...]:
+        """The stages that take no other's output, those of all copies."""
+        return tuple(stage for stage in range(self.stages) if not self.predecessors[stage])
+
+    @cached_property
+    def output_stages(self) -> tuple[int, ...]:
+        """For each copy of the model, the stage that gives its output: the last of those from which no other takes.
+
+        >>> bidirectional(ranks=2).output_stages
+        (1, 3)
+        """
+        ends = [stage for stage in range(self.stages) if not self.successors[stage]]
+        return tuple(max(s for s in ends if self.copy_of[s] == copy) for copy in range(self.copies))
+
     @property
     def is_chain(self) -> bool:
         """Whether the stages are one chain, 0 to 1 to 2 and so on: what torch.distributed.pipelining can run."""

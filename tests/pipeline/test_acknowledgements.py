@@ -11,8 +11,7 @@ def test_what_counts_as_taken_has_been_computed_with_before_the_message_back_was
     schedule = ap.schedule(name, ranks=4, microbatches=9).lowered()
     rank_of, texts = schedule.placement.rank_of, schedule.programs.texts()
     for rank in range(4):
-        for (way, stage, microbatch), taken in acknowledged(schedule.ranks, schedule.placement, rank).items():
-            source = stage - 1 if way == "F" else stage + 1
+        for (way, source, _, microbatch), taken in acknowledged(schedule.ranks, schedule.placement, rank).items():
             peer = rank_of[source]
             sends = [a for a in schedule.ranks[rank] if a.kind.startswith("SEND") and goes_to(a, rank_of) == peer]
             before = texts[peer][: texts[peer].index(f"{source}SEND_{way}{microbatch}")]
@@ -32,10 +31,9 @@ def test_under_1f1b_what_is_kept_does_not_grow_with_the_microbatches():
         for action in schedule.ranks[1]:
             if action.kind.startswith("SEND"):
                 kept[goes_to(action, schedule.placement.rank_of)][0] += 1
-            for way, kind in (("F", "F"), ("B", "B")):
-                if action.kind == kind and (way, action.stage, action.microbatch) in taken:
-                    peer = 0 if way == "F" else 2
-                    kept[peer][1] = max(kept[peer][1], taken[way, action.stage, action.microbatch])
+            for kind, peer in (("F", 0), ("B", 2)):
+                if action.kind == kind and (kind, peer, action.stage, action.microbatch) in taken:
+                    kept[peer][1] = max(kept[peer][1], taken[kind, peer, action.stage, action.microbatch])
             largest = max(largest, sum(sent - done for sent, done in kept.values()))
         most.append(largest)
     assert most[0] == most[1] < 8

@@ -38,6 +38,18 @@ def test_liveness_goes_back_through_all_stages():
     ports = [["a", "b"], ["c", "d"], []]
     reached = frozenset({"c"}), frozenset({"d"})
     needs = [[], [*reached], [frozenset({"loss"}), None]]
-    assert returning_gradients(needs, ports) == [(), (0,), (0,)]
+    chain = ap.placement.linear(3)
+    assert returning_gradients(chain, needs, ports) == {(0, 1): (0,), (1, 2): (0,)}
     auxiliary = [[], [frozenset({"auxiliary_loss"}), frozenset({"c"})], [None, None]]
-    assert returning_gradients(auxiliary, ports) == [(), (0,), ()]
+    assert returning_gradients(chain, auxiliary, ports) == {(0, 1): (0,), (1, 2): ()}
+
+
+def test_an_output_is_differentiated_when_one_of_the_stages_that_take_it_does_or_something_outside():
+    skip = ap.placement.custom([0, 0, 0], edges=[(0, 1), (0, 2), (1, 2)])
+    ports, loss = [["a"], ["b"], ["c"]], frozenset({"loss"})
+    needs = [[], [frozenset({"b"})], [loss, None]]  # of a from stage 0, and of b from stage 1
+    assert returning_gradients(skip, needs, ports) == {(0, 1): (), (0, 2): (0,), (1, 2): ()}
+    inside = [[], [frozenset({"b"})], [None, frozenset({"c"})]]
+    assert returning_gradients(skip, inside, ports) == {(0, 1): (), (0, 2): (), (1, 2): ()}
+    outside = [frozenset(), frozenset(), frozenset({"c"})]
+    assert returning_gradients(skip, inside, ports, outside) == {(0, 1): (0,), (0, 2): (), (1, 2): (0,)}

@@ -1,0 +1,255 @@
+"""Rank program: pipelines that are no chain, beside the unsplit model: towers, skips, two copies, operations.
+
+argument: names of cases; all of them if none
+output: JSON of what went wrong, by case
+"""
+
+import dataclasses
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+import annopipe as ap
+from tests.pipeline.trial import close, run_cases
+
+WIDTH = 6
+
+
+class Block(nn.Module):
+    """Takes any number of inputs; the first one decides what goes through unchanged."""
+
+    def __init__(self, inputs=1, *, outputs=1):
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(inputs))
+        self.outputs = outputs
+
+    def forward(self, *values):
+        found = values[0] + sum(torch.tanh(part(value)) for part, value in zip(self.parts, values, strict=True))
+        return found if self.outputs == 1 else (found, 2 * found)
+
+
+class Tower(nn.Module):
+    """Takes its input by the name of the tower."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.linear, self.name = nn.Linear(WIDTH, WIDTH), name
+
+
+class Image(Tower):
+    def forward(self, image):
+        return torch.tanh(self.linear(image))
+
+
+class Text(Tower):
+    def forward(self, text):
+        return torch.sin(self.linear(text))
+
+
+class Both(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, image, text):
+        return F.normalize(image * self.scale, dim=-1), F.normalize(text, dim=-1)
+
+
+def squares(output, target):
+    return ((output - target) ** 2).mean()
+
+
+def contrastive(output, _):
+    """Every image with every text of the batch."""
+    scores = 5 * output[0] @ output[1].T
+    labels = torch.arange(scores.shape[0])
+    return F.cross_entropy(scores, labels) + F.cross_entropy(scores.T, labels)
+
+
+def ranks():
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def rank():
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def build(index, make):
+    torch.manual_seed(50 + index)
+    return make()
+
+
+def held(placement, makes):
+    """This rank's stages, and all of them for the unsplit model."""
+    mine = [build(s, make) if placement.rank_of[s] == rank() else None for s, make in enumerate(makes)]
+    return mine, [build(s, make) for s, make in enumerate(makes)]
+
+
+def check(mine, whole, tolerance=1e-12):
+    for index, module in enumerate(mine):
+        expected = dict(whole[index].named_parameters())
+        for name, parameter in module.named_parameters() if module is not None else ():
+            close(parameter.grad, expected[name].grad, f"gradient of {index}.{name}", tolerance)
+
+
+def batch(microbatches, seed=3):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(2 * microbatches, WIDTH, generator=generator) for _ in range(3)]
+
+
+def run_dag(placement, makes, forward, *, microbatches, steps=2):
+    """Train as the unsplit model; `forward(stages, x)` is one microbatch of it."""
+    for priority in (("B", "F"), ("F", "B"), ("I", "F", "W")):
+        mine, whole = held(placement, makes)
+        schedule = ap.ScheduleSpec(placement, microbatches, priority=priority).build()
+        pipe = ap.Pipeline(mine, schedule, loss_fn=squares)
+        for step in range(steps):
+            x, y, _ = batch(microbatches, step)
+            losses = pipe.step(x, target=y)
+            expected = [
+                squares(forward(whole, a), b) for a, b in zip(x.chunk(microbatches), y.chunk(microbatches), strict=True)
+            ]
+            sum(expected).backward()
+            assert (losses is not None) == pipe.holds_last
+            for loss, other in zip(losses or expected, expected, strict=True):
+                close(loss, other.detach(), "loss")
+            check(mine, whole)
+        outputs = pipe.eval(x)
+        if outputs is not None:
+            close(torch.cat(outputs), forward(whole, x).detach(), "output")
+
+
+def skip(stages, x):
+    first = stages[0](x)
+    return stages[3](first, stages[2](stages[1](first)))
+
+
+def a_connection_that_skips_stages_trains_exactly():
+    for rank_of in ([0, 1, 0, 1], [0, 1, 1, 0], [0, 0, 1, 1]):
+        placement = ap.placement.custom([at % ranks() for at in rank_of], edges=[(0, 1), (1, 2), (2, 3), (0, 3)])
+        for microbatches in (1, 3, 5):
+            run_dag(placement, [Block, Block, Block, lambda: Block(2)], skip, microbatches=microbatches)
+
+
+def an_output_that_three_stages_take_gets_the_sum_of_their_gradients():
+    placement = ap.placement.custom(
+        [at % ranks() for at in (0, 1, 0, 1, 1)],
+        edges=[
+            (0, 1),
+            (0, 2),
+            (0, 3),
+            (1, 4),
+            (2, 4),
+            (3, 4),
+        ],
+    )
+
+    def forward(stages, x):
+        first = stages[0](x)
+        return stages[4](*(stage(*first) for stage in stages[1:4]))
+
+    makes = [lambda: Block(outputs=2), *[lambda: Block(2)] * 3, lambda: Block(3)]
+    run_dag(placement, makes, forward, microbatches=4)
+
+
+def towers_meet_and_take_their_inputs_by_name():
+    placement = ap.placement.towers([0], [1 % ranks()], top=[0])
+    makes = [lambda: Image("image"), lambda: Text("text"), lambda: Block(2)]
+    mine, whole = held(placement, makes)
+    pipe = ap.Pipeline(mine, ap.ScheduleSpec(placement, 4).build(), loss_fn=squares)
+    image, text, target = batch(4)
+    pipe.step(image=image, text=text, target=target)
+    for a, b, c in zip(image.chunk(4), text.chunk(4), target.chunk(4), strict=True):
+        squares(whole[2](whole[0](a), whole[1](b)), c).backward()
+    check(mine, whole)
+
+
+def a_loss_over_the_whole_batch_has_the_gradients_of_one_call():
+    placement = ap.placement.towers([0], [1 % ranks()], top=[ranks() - 1], batch_wide=True)
+    for scale in (1.0, 0.25):
+        mine, whole = held(placement, [lambda: Image("image"), lambda: Text("text"), Both])
+        schedule = ap.ScheduleSpec(placement, 4, priority=("B", "F")).build()
+        pipe = ap.Pipeline(mine, schedule, loss_fn=contrastive)
+        for step in range(2):
+            image, text, _ = batch(4, step)
+            losses = pipe.step(image=image, text=text, loss_scale=scale)
+            loss = contrastive(whole[2](whole[0](image), whole[1](text)), None)
+            (scale * loss).backward()
+            check(mine, whole)
+            if losses is not None:
+                (found,) = losses
+                close(found, loss.detach(), "loss")
+
+
+def two_copies_of_the_model_add_up_to_the_gradients_of_one():
+    if ranks() % 2:
+        return
+    for name in ("dualpipe", "chimera"):
+        for microbatches in (1, 2, 3, 7, 8):
+            schedule = ap.schedule(name, ranks=ranks(), microbatches=microbatches)
+            count = ranks()
+            own = {schedule.placement.weights_of[s] for s in schedule.placement.stages_on[rank()]}
+            mine = [build(s, Block) if s in own else None for s in range(count)]
+            whole = [build(s, Block) for s in range(count)]
+            pipe = ap.Pipeline(mine, schedule, loss_fn=squares, fixed_sums=microbatches == 7)
+            for step in range(2):
+                x, y, _ = batch(microbatches, step)
+                losses = pipe.step(x, target=y)
+                expected = []
+                for a, b in zip(x.chunk(microbatches), y.chunk(microbatches), strict=True):
+                    expected.append(squares(nn.Sequential(*whole)(a), b))
+                    expected[-1].backward()
+                check(mine, whole)
+                seen = [
+                    m
+                    for s in pipe.schedule.placement.output_stages
+                    if s in schedule.placement.stages_on[rank()]
+                    for m in pipe.schedule.placement.microbatches_of(s, microbatches)
+                ]
+                assert (losses or []) == [] or len(losses) == len(seen)
+                for m, loss in zip(seen, losses or [], strict=bool(losses)):
+                    close(loss, expected[m].detach(), "loss")
+            parameters = [p for part in whole for p in part.parameters()]
+            close(ap.clip_grad_norm_(pipe, 0.1), nn.utils.clip_grad_norm_(parameters, 0.1).double(), "norm")
+
+
+def operations_may_move_what_is_saved_away_and_back():
+    spec = dataclasses.replace(
+        ap.schedule_spec("1f1b", ranks=ranks(), microbatches=4),
+        operations=(ap.Operation("OFFLOAD", after="F"), ap.Operation("ONLOAD", before="B")),
+    )
+    schedule = spec.build()
+    count = ranks()
+    mine, whole = held(schedule.placement, [Block] * count)
+    pipe = ap.Pipeline(mine, schedule, loss_fn=squares)
+    moved = []
+
+    def offload(stage, microbatch):
+        pipe.map_saved(stage, microbatch, lambda tensor: moved.append(stage) or -tensor)
+
+    def onload(stage, microbatch):
+        pipe.map_saved(stage, microbatch, torch.neg)
+
+    pipe.register("OFFLOAD", offload)
+    pipe.register("ONLOAD", onload)
+    x, y, _ = batch(4)
+    pipe.step(x, target=y)
+    assert moved
+    for a, b in zip(x.chunk(4), y.chunk(4), strict=True):
+        squares(nn.Sequential(*whole)(a), b).backward()
+    check(mine, whole)
+
+
+CASES = (
+    a_connection_that_skips_stages_trains_exactly,
+    an_output_that_three_stages_take_gets_the_sum_of_their_gradients,
+    towers_meet_and_take_their_inputs_by_name,
+    a_loss_over_the_whole_batch_has_the_gradients_of_one_call,
+    two_copies_of_the_model_add_up_to_the_gradients_of_one,
+    operations_may_move_what_is_saved_away_and_back,
+)
+
+if __name__ == "__main__":
+    run_cases(CASES)
