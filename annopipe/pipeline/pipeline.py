@@ -86,7 +86,7 @@ class Pipeline:
             and say what they waited for; then the connections of the groups are closed, and the ranks have to be
             started again. While stages are traced, the limit of the process group itself holds.
 
-    Raises PipelineError for stages, ranks or a schedule that do not fit; ScheduleError for a schedule that is not whole.
+    Raises PipelineError for stages, ranks or a schedule that do not fit; ScheduleError for a schedule not whole.
 
     >>> import annopipe as ap
     >>> model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
