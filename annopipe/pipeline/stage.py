@@ -175,6 +175,10 @@ class LocalStage:
         self._kept[microbatch] = later
         return {**values, **gathered} if (gathered := self.parameters.unshard()) else values
 
+    def kept(self, microbatch: int) -> Mapping[str, Any]:
+        """What a microbatch has left here for later graphs, by port name."""
+        return self._kept[microbatch]
+
     def map_saved(self, microbatch: int, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Put what a function makes of each tensor in the place of what a microbatch has saved here.
 

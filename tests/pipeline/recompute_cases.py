@@ -100,7 +100,7 @@ class Kept:
     def size(stage, microbatch):
         module = stage.module
         lasting = {t.untyped_storage().data_ptr() for t in (*module.parameters(), *module.buffers())}
-        tensors = [value for value in stage.values(microbatch).values() if isinstance(value, torch.Tensor)]
+        tensors = [value for value in stage.kept(microbatch).values() if isinstance(value, torch.Tensor)]
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
         return sum(size for at, size in storages.items() if at not in lasting)
 
