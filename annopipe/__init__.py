@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from annopipe.ordering.planning import overlap
     from annopipe.ordering.problem import OverlapProblem
     from annopipe.ordering.registry import policies, policy
+    from annopipe.pipeline.attaching import attach
     from annopipe.pipeline.clipping import clip_grad_norm_
     from annopipe.pipeline.pipeline import Pipeline
     from annopipe.pipeline.splitting import split
@@ -65,6 +66,7 @@ _EXPORTS = {
     "Operation": "annopipe.scheduling.operations",
     "Decision": "annopipe.scheduling.generation.explaining",
     "Action": "annopipe.scheduling.actions",
+    "attach": "annopipe.pipeline.attaching",
     "auxiliary_loss": "annopipe.auxiliary",
     "auxiliary_losses": "annopipe.auxiliary",
     "clip_grad_norm_": "annopipe.pipeline.clipping",
@@ -132,6 +134,7 @@ __all__ = [
     "StageGraph",
     "StageGraphs",
     "Timeline",
+    "attach",
     "auxiliary_loss",
     "auxiliary_losses",
     "clip_grad_norm_",

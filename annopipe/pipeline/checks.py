@@ -25,7 +25,17 @@ __all__ = [
     "check_transport",
     "facts_of",
     "one_per_stage",
+    "place_in",
 ]
+
+
+def place_in(group: dist.ProcessGroup | None) -> tuple[int, int, dist.ProcessGroup | None]:
+    """This rank and the size of the pipeline; the group is None when it is this rank alone."""
+    if group is None and not (dist.is_available() and dist.is_initialized()):
+        return 0, 1, None
+    found = group if group is not None else dist.group.WORLD
+    size = dist.get_world_size(found)
+    return dist.get_rank(found), size, found if size > 1 else None
 
 
 def check_made(stages: Sequence[nn.Module | None], schedule: Schedule, rank: int, size: int) -> None:

@@ -26,6 +26,7 @@ from annopipe.pipeline.checks import (
     check_transport,
     facts_of,
     one_per_stage,
+    place_in,
 )
 from annopipe.pipeline.combined import Combined, Parts
 from annopipe.pipeline.evaluation import evaluation_mode, forwards_of
@@ -80,6 +81,7 @@ class Pipeline:
         fixed_sums: add up a stage's gradients in the order of microbatches, so that a schedule changes no bit of them,
             save of tied parameters; of the library's schedules only looped-bfs adds in another order without it.
             Gradients that come early are kept until it is their turn.
+        keep_outputs: keep what the last stage returns in a step, for ``outputs``.
         timeout: how long a rank waits for another, in messages and in the collectives of graphs, before all ranks stop
             and say what they waited for; then the connections of the groups are closed, and the ranks have to be
             started again. While stages are traced, the limit of the process group itself holds.
@@ -108,9 +110,10 @@ class Pipeline:
         batch_dims: BatchDims = MappingProxyType({}),
         tied: Mapping[str, str] = MappingProxyType({}),
         fixed_sums: bool = False,
+        keep_outputs: bool = False,
         timeout: timedelta = timedelta(minutes=5),
     ) -> None:
-        rank, size, group = _place(group)
+        rank, size, group = place_in(group)
         stages = one_per_stage(stages, schedule.placement, rank)
         self._modules = {index: module for index, module in enumerate(stages) if module is not None}
         check_made(stages, schedule, rank, size)
@@ -126,6 +129,8 @@ class Pipeline:
         self._prepared: dict[str, _Prepared] = {}
         self._auxiliary: dict[int, list[torch.Tensor]] = {}
         self._running: Mapping[int, LocalStage] = {}
+        self._outputs: list[Any] | None = None
+        self.keep_outputs = keep_outputs
         self._batch_dims = dict(batch_dims)
         ties = with_copies(tied, self._modules, schedule.placement)
         self._tied = TiedParameters(ties, self._modules, schedule.placement, rank, group)
@@ -144,6 +149,11 @@ class Pipeline:
     def auxiliary_losses(self) -> dict[int, list[torch.Tensor]]:
         """What this rank's stages gave to ``ap.auxiliary_loss`` in the last step, by stage, for each microbatch."""
         return dict(self._auxiliary)
+
+    @property
+    def outputs(self) -> list[Any] | None:
+        """What the last stage returned for every microbatch of the last step, on its rank, if ``keep_outputs``."""
+        return self._outputs
 
     @property
     def holds_last(self) -> bool:
@@ -256,9 +266,11 @@ class Pipeline:
             What the last stage returned for every microbatch on its rank, None elsewhere.
         """
         with self._peers.calling("eval"), evaluation_mode(self._modules.values()):
-            calls = self._calls(inputs, kwargs, None)
-            stages, interpreter, _ = self._find(calls, evaluates=True)
-            interpreter.run(self._begin(stages, calls, {}))
+            return self._forward(self._calls(inputs, kwargs, None))
+
+    def _forward(self, calls: list[Call]) -> list[Any] | None:
+        stages, interpreter, _ = self._find(calls, evaluates=True)
+        interpreter.run(self._begin(stages, calls, {}))
         return self._end(stages, lambda last: last.outputs)
 
     def _cut_calls(
@@ -296,7 +308,10 @@ class Pipeline:
         scales = {LOSS: loss_scale, AUXILIARY_LOSS: loss_scale if auxiliary_scale is None else auxiliary_scale}
         stages, interpreter, _ = self._find(calls)
         inputs = self._begin(stages, calls, scales)
-        self._running = stages
+        self._running, self._outputs = stages, None
+        for index in self.schedule.placement.output_stages:
+            if index in stages:
+                stages[index].keeps_outputs = self.keep_outputs
         try:
             with self._tied.summed(self._messages):
                 interpreter.run(inputs)
@@ -305,6 +320,8 @@ class Pipeline:
         inputs.backward(stages)
         named = {index: stage.losses.get(AUXILIARY_LOSS) for index, stage in stages.items()}
         self._auxiliary = {index: _in_order(found) for index, found in named.items() if found}
+        if self.keep_outputs:
+            self._outputs = self._of_last(stages, lambda last: last.outputs)
         return self._end(stages, LocalStage.own_losses)
 
     def _begin(self, stages: Mapping[int, LocalStage], calls: list[Call], scales: Mapping[str, Scale]) -> StepInputs:
@@ -323,12 +340,18 @@ class Pipeline:
 
     def _end(self, stages: Mapping[int, LocalStage], kept: Callable[[LocalStage], Mapping[int, T]]) -> list[T] | None:
         """What the last stage has kept, if it is here; the stages keep nothing."""
+        found = self._of_last(stages, kept)
+        for stage in stages.values():
+            stage.end_step()
+        return found
+
+    def _of_last(
+        self, stages: Mapping[int, LocalStage], kept: Callable[[LocalStage], Mapping[int, T]]
+    ) -> list[T] | None:
         found: dict[int, T] = {}
         for index in self.schedule.placement.output_stages:
             if index in stages:
                 found |= kept(stages[index])
-        for stage in stages.values():
-            stage.end_step()
         return _in_order(found) or None
 
     def _find(self, calls: list[Call], *, evaluates: bool = False) -> _Prepared:
@@ -362,12 +385,3 @@ class Pipeline:
 
 def _in_order(by_microbatch: Mapping[int, T]) -> list[T]:
     return [by_microbatch[microbatch] for microbatch in sorted(by_microbatch)]
-
-
-def _place(group: dist.ProcessGroup | None) -> tuple[int, int, dist.ProcessGroup | None]:
-    """This rank and the size of the pipeline; the group is None when it is this rank alone."""
-    if group is None and not (dist.is_available() and dist.is_initialized()):
-        return 0, 1, None
-    found = group if group is not None else dist.group.WORLD
-    size = dist.get_world_size(found)
-    return dist.get_rank(found), size, found if size > 1 else None
