@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from annopipe.ordering.planning import overlap
     from annopipe.ordering.problem import OverlapProblem
     from annopipe.ordering.registry import policies, policy
-    from annopipe.pipeline.attaching import attach
+    from annopipe.pipeline.checkpoints import load_state_dict, state_dict
     from annopipe.pipeline.clipping import clip_grad_norm_
     from annopipe.pipeline.pipeline import Pipeline
     from annopipe.pipeline.splitting import split
@@ -70,6 +70,8 @@ _EXPORTS = {
     "auxiliary_loss": "annopipe.auxiliary",
     "auxiliary_losses": "annopipe.auxiliary",
     "clip_grad_norm_": "annopipe.pipeline.clipping",
+    "load_state_dict": "annopipe.pipeline.checkpoints",
+    "state_dict": "annopipe.pipeline.checkpoints",
     "comm": "annopipe.annotate",
     "nano_batch": "annopipe.annotate",
     "nano_batches": "annopipe.annotate",
@@ -143,6 +145,7 @@ __all__ = [
     "extract",
     "forget_operator",
     "into_lane",
+    "load_state_dict",
     "multiplex",
     "nano_batch",
     "nano_batches",
@@ -161,6 +164,7 @@ __all__ = [
     "schedules",
     "simulate",
     "split",
+    "state_dict",
     "tied_parameters",
     "trace",
 ]

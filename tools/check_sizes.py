@@ -32,6 +32,7 @@ ADAPTERS = {
     "annopipe/models/plain.py": "torch.distributed._functional_collectives (the model as users write it)",
     "annopipe/ordering/torch_scheduler.py": "torch._inductor.fx_passes.overlap_scheduling (the policy torch)",
     "annopipe/pipeline/profiling.py": "whether a profiler records",
+    "annopipe/pipeline/python_state.py": "hooks of a tensor",
     "annopipe/pipeline/upstream_schedules.py": "torch.distributed.pipelining (schedule objects and stages)",
     "annopipe/pipeline/labels.py": "torch._C._profiler (labels that cost little)",
     "annopipe/pytrees.py": "torch.utils._pytree",

@@ -67,7 +67,7 @@ class TracedCall(nn.Module):
         self.add_module(INNER, module)
         self._arguments = arguments
         self._target = target
-        self._loss_fn = loss_fn
+        self._loss = (loss_fn,)  # in a tuple: a loss that is a module is no part of this one
         self._stage = run
         self._is_captured = run is not call_stage
         self._tied = _tied(module)
@@ -94,8 +94,8 @@ class TracedCall(nn.Module):
         call = self._arguments.rebuild(own)
         with _joined(self._tied), _put_back(module), recorded_module_paths(module):
             target = self._target.rebuild(targets).args
-            result, loss = self._stage(module, call.args, call.kwargs, self._loss_fn, target)
-        if self._loss_fn is not None and (not isinstance(loss, torch.Tensor) or loss.dim() != 0):
+            result, loss = self._stage(module, call.args, call.kwargs, *self._loss, target)
+        if self._loss != (None,) and (not isinstance(loss, torch.Tensor) or loss.dim() != 0):
             raise CaptureError("loss_fn returns one scalar tensor; add up a per-token loss inside it")
         if changed := self._arguments.changed(call, own):
             raise CaptureError(

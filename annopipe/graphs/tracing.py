@@ -22,6 +22,7 @@ from annopipe.graphs.capture import ForeignTensorError, export_joint
 from annopipe.graphs.checkpointing import CheckpointError, checkpoints_refused
 from annopipe.graphs.cleanup import clean_joint_graph
 from annopipe.graphs.describing import Names, described
+from annopipe.graphs.dtypes import refuse_mixed_dtypes
 from annopipe.graphs.dynamo import Captured, capture
 from annopipe.graphs.effects import without_tokens
 from annopipe.graphs.failures import Explained
@@ -111,6 +112,7 @@ def _trace(
     strict: bool,
 ) -> StageGraphs:
     _refuse_untraceable_modules(module)
+    _refuse_trained_losses(module, loss_fn)
     signature = inspect.signature(module.forward)
     arguments = flatten_arguments(signature, f"{type(module).__name__}.forward", args, kwargs)
     target_arguments = _target_arguments(signature, loss_fn, target)
@@ -129,6 +131,7 @@ def _trace(
     note_declarations(joint.module.graph.nodes)
     prove_hit_loops(joint.module.graph, lambda name: getattr(joint.module, name))
     translate(joint.module.graph, tags)
+    refuse_mixed_dtypes(joint.module.graph.nodes, type(module).__name__)
     clean_joint_graph(joint.module.graph)
     record_balanced_sizes(joint.module.graph)
     outputs = [*call.layout.losses, *call.layout.tensors]
@@ -208,6 +211,17 @@ def _refuse_untraceable_modules(module: nn.Module) -> None:
             if hasattr(type(tensor), "__tensor_flatten__") and type(tensor).__name__ != "FakeTensor":
                 kind = type(tensor).__name__
                 raise CaptureError(f"{key} of {name or 'the module'} is a {kind}: only plain tensors can be parameters")
+
+
+def _refuse_trained_losses(module: nn.Module, loss_fn: Callable[..., Any] | None) -> None:
+    own = {id(parameter) for parameter in module.parameters()}
+    inside = inspect.unwrap(loss_fn) if loss_fn is not None else None
+    for name, parameter in inside.named_parameters() if isinstance(inside, nn.Module) else ():
+        if parameter.requires_grad and id(parameter) not in own:
+            raise CaptureError(
+                f"loss_fn has a parameter, {name}, that requires grad and is not the module's: make what is trained a "
+                "part of the module, and let loss_fn take its output"
+            )
 
 
 def _refuse_lost_gradients(module: nn.Module, tensors: tuple[torch.Tensor, ...], graph: StageGraph) -> None:

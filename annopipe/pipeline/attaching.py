@@ -135,11 +135,11 @@ class _Loss:
     """An upstream loss as a function of output and target; what else it takes comes with the target."""
 
     def __init__(self, loss_fn: Callable[..., torch.Tensor]) -> None:
-        self.loss_fn = loss_fn
+        self.__wrapped__ = loss_fn
 
     def __call__(self, output: Any, packed: tuple[Any, Mapping[str, Any]]) -> torch.Tensor:
         target, kwargs = packed
-        return self.loss_fn(output, target, **kwargs)
+        return self.__wrapped__(output, target, **kwargs)
 
 
 class _Attachment:

@@ -5,6 +5,7 @@ argument. Tensors cross as messages, constants (None, numbers, texts) are known 
 """
 
 import dataclasses
+import pickle
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,7 +64,8 @@ class Boundary:
     def of(cls, graphs: StageGraphs, stage: int) -> "Boundary":
         """The boundary behind a traced stage.
 
-        Raises PipelineError when a size depends on data, so that the next stage could not know it.
+        Raises PipelineError for what the next stage could not know: a size that depends on data, or a constant that
+        another process cannot be told.
         """
         layout = graphs.layout
         ports = {port.name: port for port in graphs.forward.outputs}
@@ -71,6 +73,8 @@ class Boundary:
         constants = {guard.path: guard.value for guard in layout.constants}
         tensors = [_leaf(ports[path], path in tangents, stage) for path in layout.paths if path in layout.tensors]
         others = [(at, constants[path]) for at, path in enumerate(layout.paths) if path not in layout.tensors]
+        for value in (layout.spec, *(value for _, value in others)):
+            _check_told(value, stage)
         return cls(layout.spec, tuple(tensors), tuple(others))
 
     def call_with(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
@@ -79,6 +83,16 @@ class Boundary:
         leaves = [known[at] if at in known else next(rest) for at in range(len(self.tensors) + len(known))]
         value = pytrees.tree_unflatten(leaves, self.spec)
         return value if type(value) is tuple else (value,)
+
+
+def _check_told(value: Any, stage: int) -> None:
+    try:
+        pickle.dumps(value)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:  # what pickle says of functions, locks, ...
+        raise PipelineError(
+            f"stage {stage} returns something that its next stage cannot be told ({error}): return tensors, numbers, "
+            "texts, None and containers of them"
+        ) from error
 
 
 def _leaf(port: Port, differentiable: bool, stage: int) -> TensorLeaf:

@@ -1,8 +1,10 @@
 """What a rank finds out by itself about how a pipeline is made and called, before it says anything to another."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import timedelta
+from numbers import Real
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -10,7 +12,7 @@ from torch import nn
 
 from annopipe.errors import PipelineError
 from annopipe.ordering.registry import Policy
-from annopipe.scheduling.actions import BUILTIN_KINDS
+from annopipe.scheduling.actions import BACKWARDS, BUILTIN_KINDS
 from annopipe.scheduling.placement import Placement
 from annopipe.scheduling.routes import routes
 from annopipe.scheduling.schedule_class import Schedule
@@ -18,15 +20,43 @@ from annopipe.scheduling.schedule_class import Schedule
 __all__ = [
     "check_grad_mode",
     "check_inputs",
+    "check_kinds",
     "check_loss",
     "check_made",
     "check_modules",
     "check_operations",
+    "check_scales",
+    "check_trains",
     "check_transport",
     "facts_of",
     "one_per_stage",
     "place_in",
 ]
+
+
+def check_kinds(stages: object, schedule: object, timeout: object, mappings: Mapping[str, object]) -> None:
+    """Raises PipelineError for arguments that are not what they have to be."""
+    if not isinstance(schedule, Schedule):
+        made = (
+            "the spec's build()" if hasattr(schedule, "build") else 'ap.schedule("1f1b", ranks=..., microbatches=...)'
+        )
+        raise PipelineError(f"the schedule is a {type(schedule).__name__}: give a Schedule, such as {made}")
+    if isinstance(stages, str) or not isinstance(stages, Iterable):
+        raise PipelineError(f"stages is a {type(stages).__name__}: give a list of modules, such as ap.split makes")
+    if not isinstance(timeout, timedelta):
+        raise PipelineError(f"timeout={timeout!r}: give a datetime.timedelta, such as timedelta(seconds=60)")
+    for name, value in mappings.items():
+        if not isinstance(value, Mapping):
+            raise PipelineError(f"{name} is a {type(value).__name__}: give a dictionary")
+
+
+def check_trains(schedule: Schedule) -> None:
+    """Raises PipelineError for a schedule without backwards."""
+    if not any(part.kind in BACKWARDS for rank in schedule.ranks for a in rank for part in (a.parts or (a,))):
+        raise PipelineError(
+            "the schedule has no backward, so that step would compute no gradient: call eval, or take a schedule that "
+            "trains"
+        )
 
 
 def place_in(group: dist.ProcessGroup | None) -> tuple[int, int, dist.ProcessGroup | None]:
@@ -110,12 +140,13 @@ def check_loss(loss_fn: object, timeout: timedelta) -> None:
         raise PipelineError(f"timeout={timeout}: give the time that a rank may wait for another, more than none")
 
 
-def facts_of(schedule: Schedule, policy: str | Policy) -> dict[str, str]:
+def facts_of(schedule: Schedule, policy: str | Policy, tied: Mapping[str, str]) -> dict[str, str]:
     """What has to be the same on every rank."""
     return {
         "the number of microbatches": str(schedule.microbatches),
         "the schedule": repr(schedule.programs.texts()),
         "the policy": policy if isinstance(policy, str) else getattr(policy, "__qualname__", type(policy).__qualname__),
+        "the tied parameters": repr(sorted(tied.items())),
     }
 
 
@@ -124,6 +155,17 @@ def check_grad_mode() -> None:
     if torch.is_inference_mode_enabled() or not torch.is_grad_enabled():
         where = "torch.inference_mode" if torch.is_inference_mode_enabled() else "torch.no_grad"
         raise PipelineError(f"step differentiates, and is called inside {where}: call it outside, or call eval")
+
+
+def check_scales(scales: Mapping[str, Any]) -> None:
+    """Raises PipelineError for what no loss can be multiplied with."""
+    for name, scale in scales.items():
+        if isinstance(scale, torch.Tensor):
+            wrong, given = scale.dim() or scale.is_complex(), f"a {scale.dtype} tensor of shape {tuple(scale.shape)}"
+        else:
+            wrong, given = isinstance(scale, bool) or not isinstance(scale, Real), repr(scale)
+        if wrong:
+            raise PipelineError(f"the scale of {name} is {given}: give a number, or a tensor without dimensions")
 
 
 def check_modules(modules: Mapping[int, nn.Module]) -> None:

@@ -34,7 +34,8 @@ def clip_grad_norm_(
     Returns:
         The norm before clipping, the same on every rank.
 
-    Raises PipelineError for sharded parameters without a group.
+    Raises PipelineError for sharded parameters without a group, for ranks that clip differently, and when a rank does
+    not come within the timeout of the pipeline.
 
     >>> import annopipe as ap
     >>> stage = nn.Linear(2, 1, bias=False)
@@ -43,21 +44,24 @@ def clip_grad_norm_(
     >>> clip_grad_norm_(pipe, 1.0), stage.weight.grad
     (tensor(5., dtype=torch.float64), tensor([[0.6000, 0.8000]]))
     """
-    parts = set(sharded)
-    if parts and group is None:
-        raise PipelineError("clip_grad_norm_: sharded parameters need the group whose ranks hold the other parts")
-    counted = [p for _, p in pipe.named_parameters(counted=True) if p.grad is not None]
-    apart = _reduced([p for p in counted if p in parts], norm_type, group)
-    whole = _power([p for p in counted if p not in parts], norm_type)
-    total = _all_reduced(torch.maximum(apart, whole) if math.isinf(norm_type) else apart + whole, norm_type, pipe.group)
+    parts, peers = set(sharded), pipe.peers
+    with peers.calling("clip_grad_norm_", f"max_norm={float(max_norm)}, norm_type={float(norm_type)}"):
+        if parts and group is None:
+            raise PipelineError("clip_grad_norm_: sharded parameters need the group whose ranks hold the other parts")
+        peers.agree("")
+        peers.include([group] if group is not None else [])
+        counted = [p for _, p in pipe.named_parameters(counted=True) if p.grad is not None]
+        apart = _power([p for p in counted if p in parts], norm_type)
+        whole = _power([p for p in counted if p not in parts], norm_type)
+        operation = dist.ReduceOp.MAX if math.isinf(norm_type) else dist.ReduceOp.SUM
+        if group is not None:
+            apart = peers.reduce(apart, operation, group, "add up the norm of sharded gradients")
+        total = torch.maximum(apart, whole) if math.isinf(norm_type) else apart + whole
+        if pipe.group is not None:
+            total = peers.reduce(total, operation, pipe.group, "add up the norm of gradients")
     norm = total if math.isinf(norm_type) else total ** (1.0 / norm_type)
     torch.nn.utils.clip_grads_with_norm_(pipe.parameters(), max_norm, norm)
     return norm
-
-
-def _reduced(parameters: list[nn.Parameter], norm_type: float, group: dist.ProcessGroup | None) -> torch.Tensor:
-    power = _power(parameters, norm_type)
-    return power if group is None else _all_reduced(power, norm_type, group)
 
 
 def _power(parameters: list[nn.Parameter], norm_type: float) -> torch.Tensor:
@@ -67,9 +71,3 @@ def _power(parameters: list[nn.Parameter], norm_type: float) -> torch.Tensor:
         return torch.zeros((), dtype=torch.float64)
     norm = torch.nn.utils.get_total_norm(gradients, norm_type).to(torch.float64)
     return norm if math.isinf(norm_type) else norm**norm_type
-
-
-def _all_reduced(value: torch.Tensor, norm_type: float, group: dist.ProcessGroup | None) -> torch.Tensor:
-    if group is not None and dist.get_world_size(group) > 1:
-        dist.all_reduce(value, dist.ReduceOp.MAX if math.isinf(norm_type) else dist.ReduceOp.SUM, group=group)
-    return value

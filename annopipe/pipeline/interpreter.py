@@ -39,11 +39,10 @@ class Interpreter:
 
         Raises PipelineError, with the text of the action, when one fails.
         """
-        self._routing.begin()
-        for text, place, step in self._steps:
-            with place, label(text):
-                step(inputs)
-        self._routing.end()
+        with self._routing.step():
+            for text, place, step in self._steps:
+                with place, label(text):
+                    step(inputs)
 
     def _step_of(self, action: Action) -> Step:
         """The function that does an action."""

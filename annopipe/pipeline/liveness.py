@@ -11,8 +11,9 @@ from torch import fx
 
 from annopipe.graphs.extraction import extract
 from annopipe.graphs.ops import has_effect
-from annopipe.graphs.stage_graph import StageGraph, body, input_nodes, output_nodes
+from annopipe.graphs.stage_graph import StageGraph, body, output_nodes
 from annopipe.graphs.stage_graphs import AUXILIARY_LOSS, LOSS, StageGraphs
+from annopipe.pipeline.dead_gradients import node_needs, without_dead
 from annopipe.scheduling.placement import Placement
 
 __all__ = ["Needs", "gradient_needs", "only_live", "returning_gradients"]
@@ -23,17 +24,17 @@ _LOSSES = frozenset((LOSS, AUXILIARY_LOSS))
 
 
 def gradient_needs(backward: StageGraph | None) -> Needs:
-    """What each gradient of a backward graph depends on."""
+    """What each gradient of a backward graph depends on.
+
+    One that is made from no other (the backward of a custom function returns a constant) is there when any is.
+    """
     if backward is None:
         return {}
     nothing = frozenset[str]()
-    needs: dict[fx.Node, frozenset[str]] = {}
-    for port, node in zip(backward.inputs, input_nodes(backward.graph), strict=True):
-        needs[node] = frozenset((port.source,)) if port.role == "tangent" else nothing
-    for node in body(backward.graph):
-        needs[node] = nothing.union(*(needs[source] for source in node.all_input_nodes))
+    needs = node_needs(backward)
     outputs = zip(backward.outputs, output_nodes(backward.graph), strict=True)
-    return {port.name: needs[node] if isinstance(node, fx.Node) else nothing for port, node in outputs}
+    anything = nothing.union(*needs.values())
+    return {port.name: needs[node] or anything if isinstance(node, fx.Node) else nothing for port, node in outputs}
 
 
 def returning_gradients(
@@ -81,7 +82,8 @@ def only_live(graphs: StageGraphs, arriving: frozenset[str]) -> StageGraphs:
         return graphs
     needs = gradient_needs(backward)
     wanted = [name for name, sources in needs.items() if sources & live]
-    if len(wanted) == len(needs):
+    if all(sources <= live for sources in needs.values()):
         return graphs
+    backward = without_dead(backward, live)
     effects = [node for node in body(backward.graph) if has_effect(node)]
     return dataclasses.replace(graphs, backward=extract(backward, wanted, keep=effects) if wanted else None)

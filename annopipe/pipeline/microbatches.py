@@ -10,6 +10,7 @@ from torch import nn
 from annopipe import pytrees
 from annopipe.errors import PipelineError
 from annopipe.graphs.arguments import TARGET
+from annopipe.graphs.snapshots import HoldsTensorError, snapshot
 from annopipe.graphs.stage_graphs import StageGraphs
 
 __all__ = [
@@ -67,7 +68,7 @@ def _pieces(path: str, leaf: Any, microbatches: int, dims: BatchDims, lengths: d
         )
     own = leaf.shape[dim]
     for other, length in lengths.items():
-        if own % length if path.partition(".")[0] == TARGET else own != length:
+        if own % max(1, length) if path.partition(".")[0] == TARGET else own != length:
             raise PipelineError(
                 f"{path} is {own} long in dimension {dim}, and {other} has a batch of {length}; {advice}"
             )
@@ -113,7 +114,7 @@ def later_values(graphs: StageGraphs, kwargs: Mapping[str, Any], target: Any) ->
 
     Raises PipelineError or CaptureError for a value that is not as it was when the stage was traced.
     """
-    named = {**kwargs, **({TARGET: target} if graphs.layout.has_loss else {})}
+    named = {**_by_parameter(graphs, kwargs), **({TARGET: target} if graphs.layout.has_loss else {})}
     ports = {port.name: port for port in graphs.forward.inputs}
     constants = {guard.path: guard for guard in (*graphs.arguments.guards, *graphs.target_arguments.guards)}
     values: dict[str, Any] = {}
@@ -128,6 +129,14 @@ def later_values(graphs: StageGraphs, kwargs: Mapping[str, Any], target: Any) ->
                     raise PipelineError(f"{path}: {reason}; every microbatch of a step has the same shapes")
                 values[port.name] = leaf
     return values
+
+
+def _by_parameter(graphs: StageGraphs, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments as forward has them: those without a parameter of their own together, under that of ``**``."""
+    parameters = graphs.arguments.signature.parameters
+    rest = [name for name, parameter in parameters.items() if parameter.kind is parameter.VAR_KEYWORD]
+    named = {name: value for name, value in kwargs.items() if name in parameters and name not in rest}
+    return {**named, **{name: {k: v for k, v in kwargs.items() if k not in named} for name in rest}}
 
 
 def graph_values(graphs: StageGraphs, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,7 +162,15 @@ def signature_text(value: Any) -> str:
     """What decides whether a prepared pipeline fits a call: structure, shapes, dtypes, and the values of constants."""
     leaves, spec = pytrees.tree_flatten(value)
     kinds = [
-        f"{leaf.dtype}{tuple(leaf.shape)}{leaf.requires_grad}" if isinstance(leaf, torch.Tensor) else repr(leaf)
+        f"{leaf.dtype}{tuple(leaf.shape)}{leaf.requires_grad}" if isinstance(leaf, torch.Tensor) else _constant(leaf)
         for leaf in leaves
     ]
     return f"{spec} {kinds}"
+
+
+def _constant(leaf: Any) -> str:
+    """A constant in full, as the guards of a graph compare it; arrays print the same when they differ in the middle."""
+    try:
+        return repr(leaf) if isinstance(leaf, (bool, int, float, str, type(None))) else repr(snapshot(leaf))
+    except HoldsTensorError:
+        return repr(leaf)  # tracing refuses it

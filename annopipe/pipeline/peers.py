@@ -6,6 +6,7 @@ and the pipeline can be called again. Afterwards messages are under way, so a ra
 """
 
 import hashlib
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -16,10 +17,11 @@ import torch
 import torch.distributed as dist
 
 from annopipe.errors import AnnopipeError, PipelineError
-from annopipe.graphs.process_groups import host_timeout
+from annopipe.graphs.process_groups import host_timeout, is_distributed
 from annopipe.ordering.gathering import gather, message_device
 from annopipe.pipeline.alarm import Alarm
 from annopipe.pipeline.closing import reason_of, was_closed
+from annopipe.pipeline.places import place_of
 
 __all__ = ["AgreedError", "Peers"]
 
@@ -27,6 +29,9 @@ T = TypeVar("T")
 _POLLS = 20  # in one timeout
 _LONGEST_POLL_S = 1.0
 _TEXT_LENGTH = 1000
+_FACTS = 4  # what a rank says before its facts
+_PIPELINE = "the pipeline"
+_NEW = "one that was not called before"
 
 
 class AgreedError(PipelineError):
@@ -51,41 +56,60 @@ class Peers:
         facts: Mapping[str, str],
     ) -> None:
         self.group, self.timeout = group, timeout
+        self._limit = timeout
         self.rank = dist.get_rank(group) if group is not None else 0
         self._facts = dict(facts)
-        self._groups = [g for g in (group, *others) if g is not None]
+        self._others = [other for other in others if dist.get_world_size(other) > 1]
+        self._groups = [g for g in (group, *self._others) if g is not None]
         self._own_limits = _limits(self._groups)
+        self._facts[_PIPELINE] = _NEW
+        self._number = secrets.randbits(60)  # the user's random numbers stay as they are
         self._call = ExitStack()
-        self._stopped = ""
+        self._running = self._stopped = ""
         self._agreed = False
-        poll_s = min(_LONGEST_POLL_S, timeout.total_seconds() / _POLLS)
-        self._alarm = Alarm(self._groups, poll_s) if self._groups else None
+        self._poll_s = min(_LONGEST_POLL_S, timeout.total_seconds() / _POLLS)
+        self._alarm = Alarm(self._groups, self._poll_s) if self._groups else None
 
     @contextmanager
-    def calling(self, method: str) -> Iterator[None]:
+    def calling(self, method: str, options: str = "") -> Iterator[None]:
         """What a call of a pipeline's method does, with the ranks' agreement and alarm.
 
-        Raises PipelineError at once when the pipeline has stopped before.
+        Args:
+            method: its name.
+            options: what has to be the same on all ranks for this call.
+
+        Raises PipelineError at once when the pipeline has stopped before, and inside another call.
         """
+        if self._running:
+            raise PipelineError(
+                f"{method} was called while {self._running} of the same pipeline runs, by an operation, a loss or "
+                "another thread: call one after the other"
+            )
         if self._stopped:
             raise PipelineError(
                 f"this pipeline has stopped, and the connections of its process groups are closed: {self._stopped}; "
                 "start the ranks again, from the last checkpoint"
             )
-        self._facts["call"], self._agreed = method, False
-        with ExitStack() as stack:
-            self._call = stack
-            stack.enter_context(_limited(dict.fromkeys(self._groups, self.timeout)))
-            if self._alarm is not None:
-                stack.enter_context(_Told(self, self._alarm))
-                stack.enter_context(self._alarm)
-            yield
+        self._facts |= {"call": method, "options": options}
+        self._running, self._agreed = method, False
+        try:
+            with ExitStack() as stack:
+                self._call = stack
+                stack.enter_context(_limited(dict.fromkeys(self._groups, self.timeout)))
+                self._listen()
+                yield
+        finally:
+            self._running = ""
 
     @contextmanager
     def unhurried(self) -> Iterator[None]:
         """Ranks may take longer inside, as they do for tracing: as long as each process group itself allows."""
-        with _limited(self._own_limits):
-            yield
+        usual, self._limit = self._limit, self._own_limits.get(self.group, self._limit) if self.group else self._limit
+        try:
+            with _limited(self._own_limits):
+                yield
+        finally:
+            self._limit = usual
 
     def include(self, groups: Sequence[dist.ProcessGroup]) -> None:
         """More groups that a step communicates in."""
@@ -96,26 +120,70 @@ class Peers:
         if self._alarm is not None:
             self._alarm.include(new)
         elif new:
-            self._alarm = Alarm(new, min(_LONGEST_POLL_S, self.timeout.total_seconds() / _POLLS))
+            self._alarm = Alarm(new, self._poll_s)
+            self._listen()
 
-    def agree(self, own: str) -> str:
-        """One text for what all ranks say, the same on all of them.
+    def compare(self, groups: Sequence[dist.ProcessGroup]) -> None:
+        """Have the ranks of other groups call alike, now and in every later agreement: or collectives would not meet.
+
+        Raises AgreedError on every rank of such a group when they do not.
+        """
+        known = [_ranks(group) for group in (self.group, *self._others) if group is not None]
+        new = {_ranks(group): group for group in groups if len(_ranks(group)) > 1 and _ranks(group) not in known}
+        errors = [self._difference(group, self._exchange(group, [0, 0, 0, 0]), "") for group in new.values()]
+        self._others += [group for group, error in zip(new.values(), errors, strict=True) if not error]
+        self._others.sort(key=lambda group: group.group_name)  # one order, or they would wait for each other
+        if any(errors):
+            raise AgreedError(next(filter(None, errors)))
+
+    def _listen(self) -> None:
+        """For the rest of the call."""
+        if self._alarm is not None:
+            self._call.enter_context(_Told(self, self._alarm))
+            self._call.enter_context(self._alarm)
+
+    def agree(self, own: str, is_known: Callable[[str], bool] = lambda _: True) -> tuple[str, bool]:
+        """One text for what all ranks of the pipeline say, and whether a rank has to prepare for it.
+
+        Where this rank has further groups, such as the expert-parallel one, the pipelines beside this one say that too:
+        all of them prepare, or none, since plans are made together.
+
+        Args:
+            own: what this rank says.
+            is_known: whether this rank has prepared for what all say.
 
         Raises:
             AgreedError: a rank has failed before, or the facts differ; on every rank.
             PipelineError: not all ranks come within the timeout.
         """
         self._agreed = True  # or will have, or all stop
-        if self.group is None:
-            return own
-        found = self._exchange([0, _digest(own), *map(_digest, self._facts.values())])
-        self._raise_if_different(found, "")
-        return " ".join(f"{said[1]:x}" for said in found)
+        return self._agreement(own, is_known, "")
 
     def fail(self, error: Exception) -> None:
         """Take part in the agreement with the error that this rank raises in its place."""
-        found = self._exchange([1, 0, *map(_digest, self._facts.values())])
-        self._raise_if_different(found, f"{type(error).__name__}: {error}")
+        text = f"{self.name(self.rank)} cannot {self._facts['call']}: {type(error).__name__}: {error}"
+        self._agreement("", lambda _: True, text)
+
+    def _agreement(self, own: str, is_known: Callable[[str], bool], error: str) -> tuple[str, bool]:
+        signature, has_others = own, bool(self._others)
+        if self.group is not None:
+            found = self._exchange(self.group, [bool(error), has_others, _digest(own), self._number])
+            error = self._difference(self.group, found, error)
+            signature = " ".join(f"{said[2]:x}" for said in found)
+            has_others = any(said[1] for said in found)
+            if not error and self._facts[_PIPELINE] == _NEW:
+                # From now on a call pairs with calls of the same pipelines only: others may look just like them.
+                self._facts[_PIPELINE] = f"number {_digest(str([said[3] for said in found])) % 2**32:x}"
+        is_new = not error and not is_known(signature)
+        if has_others:
+            for group in (*self._others, self.group):  # to the pipelines beside, and what they say to all of this one
+                if group is not None:
+                    found = self._exchange(group, [bool(error), is_new, 0, 0])
+                    error = self._difference(group, found, error)
+                    is_new = is_new or any(said[1] for said in found)
+        if error:
+            raise AgreedError(error)
+        return signature, is_new
 
     def together(self, make: Callable[[], T], what: str) -> T:
         """What all ranks make at the same time, when all have made theirs.
@@ -135,17 +203,30 @@ class Peers:
                 raise AgreedError(f"{what} failed on {self.name(rank)}: {text}") from failure
         return cast(T, made)
 
-    def gather(self, item: Any, what: str) -> list[Any]:
-        """One item of every rank.
+    def gather(self, item: Any, what: str, group: dist.ProcessGroup | None = None) -> list[Any]:
+        """One item of every rank of the pipeline, or of another group.
 
         Raises PipelineError when not all come within the timeout.
         """
-        if self.group is None:
+        group = self.group if group is None else group
+        if group is None:
             return [item]
         try:
-            return gather(item, self.group)
+            return gather(item, group)
         except RuntimeError as error:
             raise self.lost(f"{what} of all ranks", error) from error
+
+    def reduce(self, value: torch.Tensor, operation: Any, group: dist.ProcessGroup, what: str) -> torch.Tensor:
+        """A small tensor of every rank of a group in one, on all of them.
+
+        Raises PipelineError when not all come within the timeout.
+        """
+        found = value.to(message_device(group), copy=True)
+        try:
+            dist.all_reduce(found, operation, group=group)
+        except RuntimeError as error:
+            raise self.lost(f"all ranks to {what}", error) from error
+        return found.to(value.device)
 
     def broadcast(self, item: Any, source: int, what: str) -> Any:
         """The item of one rank, on all of them.
@@ -164,40 +245,55 @@ class Peers:
     def lost(self, what: str, error: Exception) -> PipelineError:
         """The error of a rank that waited in vain for others."""
         return PipelineError(
-            f"waited for {what}, and that failed within {self.timeout.total_seconds():g} s ({reason_of(error)}): a "
+            f"waited for {what}, and that failed within {self._limit.total_seconds():g} s ({reason_of(error)}): a "
             "rank has ended, has stalled, or did not make the same call; look at the others' output"
         )
 
-    def name(self, rank: int) -> str:
-        """A rank of the pipeline, with its number in the whole job where that is another one."""
-        everywhere = rank if self.group is None else dist.get_global_rank(self.group, rank)
-        return f"rank {rank}" if everywhere == rank else f"rank {rank} of the pipeline (rank {everywhere} of all)"
+    def name(self, rank: int, group: dist.ProcessGroup | None = None) -> str:
+        """A rank of the pipeline, or of another group, with its number in the whole job where that is another one."""
+        found = self.group if group is None else group
+        if found is None:
+            return f"rank {dist.get_rank() if is_distributed() else rank}"
+        everywhere = dist.get_global_rank(found, rank)
+        of = "the pipeline" if found is self.group else "its group"
+        return f"rank {rank}" if everywhere == rank else f"rank {rank} of {of} (rank {everywhere} of all)"
 
-    def _exchange(self, numbers: Sequence[int]) -> list[tuple[int, ...]]:
-        """Some numbers of every rank: one small collective."""
-        mine = torch.tensor(numbers, device=message_device(self.group))  # type: ignore[arg-type]
-        everyone = [torch.zeros_like(mine) for _ in range(dist.get_world_size(self.group))]
+    def _exchange(self, group: dist.ProcessGroup, said: Sequence[int]) -> list[tuple[int, ...]]:
+        """Four numbers of every rank, and its facts: one small collective."""
+        numbers = [*said, *(_digest(text) for _, text in self._facts_in(group))]
+        mine = torch.tensor(numbers, device=message_device(group))
+        everyone = [torch.zeros_like(mine) for _ in range(dist.get_world_size(group))]
         try:
-            dist.all_gather(everyone, mine, group=self.group)
+            dist.all_gather(everyone, mine, group=group)
         except RuntimeError as error:
             raise self.lost(f"all ranks to call {self._facts['call']}", error) from error
         return [tuple(said.tolist()) for said in everyone]
 
-    def _raise_if_different(self, found: Sequence[tuple[int, ...]], own_error: str) -> None:
-        differs = [at for at in range(2, len(found[0])) if len({said[at] for said in found}) > 1]
+    def _facts_in(self, group: dist.ProcessGroup) -> list[tuple[str, str]]:
+        """What has to be the same on all ranks of a group: across several pipelines, not which one it is."""
+        return [(name, text) for name, text in self._facts.items() if name != _PIPELINE or group is self.group]
+
+    def _difference(self, group: dist.ProcessGroup, found: Sequence[tuple[int, ...]], own_error: str) -> str:
+        """What is wrong, on every rank of the group when it is on one; "" when nothing is."""
+        differs = [at for at in range(_FACTS, len(found[0])) if len({said[at] for said in found}) > 1]
         if not differs and not any(said[0] for said in found):
-            return
-        told = self.gather((own_error, list(self._facts.items())), "what is wrong")
-        for rank, (error, _) in enumerate(told):
+            return ""
+        told = self.gather((own_error, self._facts_in(group)), "what is wrong", group)
+        for error, _ in told:
             if error:
-                raise AgreedError(f"{self.name(rank)} cannot {self._facts['call']}: {error}")
-        at = differs[0] - 2
+                return str(own_error or error)
+        at = differs[0] - _FACTS
         texts = [facts[at] for _, facts in told]
         rank = next(rank for rank, text in enumerate(texts) if text != texts[0])
-        raise AgreedError(
-            f"{self.name(0)} and {self.name(rank)} have different arguments, {texts[0][0]}: "
+        return (
+            f"{self.name(0, group)} and {self.name(rank, group)} have different arguments, {texts[0][0]}: "
             f"{_short(texts[0][1])} and {_short(texts[rank][1])}; give all ranks the same"
         )
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this rank agrees with nobody."""
+        return self.group is None and not self._others
 
     def stop(self, text: str) -> None:
         """Remember that the pipeline cannot be called again."""
@@ -222,9 +318,11 @@ class _Told:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         peers, alarm = self._peers, self._alarm
-        if error is None or isinstance(error, AgreedError) or (peers.group is None and not peers.has_agreed):
+        if error is None or isinstance(error, AgreedError) or (peers.is_alone and not peers.has_agreed):
             return
-        text = f"{type(error).__name__}: {error}" if not isinstance(error, PipelineError) else str(error)
+        text = (
+            f"{place_of(error)}{type(error).__name__}: {error}" if not isinstance(error, PipelineError) else str(error)
+        )
         if isinstance(error, Exception) and not peers.has_agreed and not alarm.heard:
             try:
                 peers.fail(error)
@@ -264,6 +362,10 @@ def _limited(limits: Limits) -> Iterator[None]:
     finally:
         for group, limit in before.items():
             group.set_timeout(limit)
+
+
+def _ranks(group: dist.ProcessGroup) -> tuple[int, ...]:
+    return tuple(dist.get_process_group_ranks(group))
 
 
 def _digest(text: str) -> int:

@@ -1,7 +1,8 @@
 """``Pipeline``: train the stages of a model under a pipeline schedule, with explicit graphs, on torch.distributed."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -19,10 +20,13 @@ from annopipe.ordering.registry import Policy
 from annopipe.pipeline.checks import (
     check_grad_mode,
     check_inputs,
+    check_kinds,
     check_loss,
     check_made,
     check_modules,
     check_operations,
+    check_scales,
+    check_trains,
     check_transport,
     facts_of,
     one_per_stage,
@@ -42,7 +46,9 @@ from annopipe.pipeline.microbatches import (
     split_batch,
 )
 from annopipe.pipeline.peers import Peers
+from annopipe.pipeline.prepared import Prepared
 from annopipe.pipeline.preparing import Call, Settings, accepted, prepare
+from annopipe.pipeline.python_state import State, loss_state, module_state
 from annopipe.pipeline.stage import LocalStage
 from annopipe.pipeline.step_inputs import Scale, StepInputs
 from annopipe.pipeline.tied import TiedParameters, with_copies
@@ -52,7 +58,7 @@ from annopipe.scheduling.schedule_class import Schedule
 __all__ = ["Pipeline"]
 
 T = TypeVar("T")
-_Prepared = tuple[dict[int, LocalStage], Interpreter, dict[Parts, Combined]]
+_Ready = tuple[dict[int, LocalStage], Interpreter, dict[Parts, Combined]]
 
 
 class Pipeline:
@@ -60,6 +66,8 @@ class Pipeline:
 
     A stage that returns a tuple calls the next one with its elements; any other value is the next one's argument.
     Stages run as traced graphs: gradients are those of the unsplit model, and modules need not inherit from anything.
+    Between steps, shapes, modes, hooks, ``requires_grad`` and the Python values that a forward or the loss reads may
+    change (attributes of modules, what a loss closes over; not globals): what is new is traced, once.
     What is random in a forward is drawn from this rank's generator when it runs, and is the same in its backward.
     Buffers are updated once for every microbatch, in the order of its forwards.
 
@@ -73,7 +81,7 @@ class Pipeline:
         policy: how combined graphs are ordered: see ``annopipe.overlap``.
         costs: what policies assume about nodes, as for ``ap.costs.actions``; None is the roofline of this device.
         plan_group: the ranks that run the same collectives as this one, such as the expert-parallel group, and so must
-            order combined graphs alike.
+            order combined graphs alike; on all of its ranks, or on none.
         batch_dims: the dimension of the batch by name of argument ("x", "masks.0", "target"), 0 where not named; None:
             every microbatch gets the whole, as it must for scalars and offsets.
         tied: parameters that are one although two ranks hold them, as "stage.name": ``{"3.head.weight":
@@ -113,6 +121,8 @@ class Pipeline:
         keep_outputs: bool = False,
         timeout: timedelta = timedelta(minutes=5),
     ) -> None:
+        check_kinds(stages, schedule, timeout, {"batch_dims": batch_dims, "tied": tied})
+        stages = list(stages)
         rank, size, group = place_in(group)
         stages = one_per_stage(stages, schedule.placement, rank)
         self._modules = {index: module for index, module in enumerate(stages) if module is not None}
@@ -122,18 +132,18 @@ class Pipeline:
         schedule.check()
         lowered = schedule.lowered()
         others = [plan_group] if plan_group is not None else []
-        self._peers = Peers(group, others, timeout, facts_of(lowered, policy))
+        self._peers = Peers(group, others, timeout, facts_of(lowered, policy, tied))
         self._settings = Settings(lowered, rank, self._peers, plan_group, loss_fn, policy, costs, fixed_sums)
         self._messages = Messages(group, timeout)
         self._operations: dict[str, Operation] = {}
-        self._prepared: dict[str, _Prepared] = {}
+        self._prepared: Prepared[_Ready] = Prepared()
         self._auxiliary: dict[int, list[torch.Tensor]] = {}
         self._running: Mapping[int, LocalStage] = {}
         self._outputs: list[Any] | None = None
         self.keep_outputs = keep_outputs
         self._batch_dims = dict(batch_dims)
         ties = with_copies(tied, self._modules, schedule.placement)
-        self._tied = TiedParameters(ties, self._modules, schedule.placement, rank, group)
+        self._tied = TiedParameters(ties, self._modules, schedule.placement, rank)
 
     @property
     def schedule(self) -> Schedule:
@@ -144,6 +154,24 @@ class Pipeline:
     def group(self) -> dist.ProcessGroup | None:
         """The ranks of the pipeline; None when it is this one alone."""
         return self._peers.group
+
+    @property
+    def modules(self) -> dict[int, nn.Module]:
+        """This rank's modules, by stage; those of both copies of a model."""
+        return dict(self._modules)
+
+    def gather(self, item: T, what: str) -> list[T]:
+        """One item of every rank of the pipeline, on all of them; every rank calls it.
+
+        Raises PipelineError when not all do within the timeout.
+        """
+        with self._peers.calling(what):
+            return self._peers.gather(item, what)
+
+    @property
+    def peers(self) -> Peers:
+        """The ranks of the pipeline, as this one calls them together."""
+        return self._peers
 
     @property
     def auxiliary_losses(self) -> dict[int, list[torch.Tensor]]:
@@ -242,7 +270,8 @@ class Pipeline:
             copies of the model the ranks of both last stages return it for the microbatches of their copy.
 
         Raises:
-            PipelineError: the call does not fit, or a rank, stage or message failed; the message names the action.
+            PipelineError: the call does not fit, or a rank, stage or message failed; the message names the action. Then
+                the gradients are those of a part of the step: set them to None before the next one.
         """
         with self._peers.calling("step"):
             return self._step(self._calls(inputs, kwargs, target), loss_scale, auxiliary_scale)
@@ -270,8 +299,9 @@ class Pipeline:
 
     def _forward(self, calls: list[Call]) -> list[Any] | None:
         stages, interpreter, _ = self._find(calls, evaluates=True)
-        interpreter.run(self._begin(stages, calls, {}))
-        return self._end(stages, lambda last: last.outputs)
+        with _left_empty(stages.values()):
+            interpreter.run(self._begin(stages, calls, {}))
+            return self._of_last(stages, lambda last: last.outputs)
 
     def _cut_calls(
         self,
@@ -305,24 +335,25 @@ class Pipeline:
 
     def _step(self, calls: list[Call], loss_scale: Scale, auxiliary_scale: Scale | None) -> list[torch.Tensor] | None:
         check_grad_mode()
+        check_trains(self.schedule)
         scales = {LOSS: loss_scale, AUXILIARY_LOSS: loss_scale if auxiliary_scale is None else auxiliary_scale}
+        check_scales(scales)
         stages, interpreter, _ = self._find(calls)
-        inputs = self._begin(stages, calls, scales)
         self._running, self._outputs = stages, None
-        for index in self.schedule.placement.output_stages:
-            if index in stages:
-                stages[index].keeps_outputs = self.keep_outputs
+        for index in stages:
+            stages[index].keeps_outputs = self.keep_outputs and index in self.schedule.placement.output_stages
         try:
-            with self._tied.summed(self._messages):
-                interpreter.run(inputs)
+            with _left_empty(stages.values()):
+                inputs = self._begin(stages, calls, scales)
+                with self._tied.summed(self._messages):
+                    interpreter.run(inputs)
+                inputs.backward(stages)
+                named = {index: stage.losses.get(AUXILIARY_LOSS) for index, stage in stages.items()}
+                self._auxiliary = {index: _in_order(found) for index, found in named.items() if found}
+                self._outputs = self._of_last(stages, lambda last: last.outputs)
+                return self._of_last(stages, LocalStage.own_losses)
         finally:
             self._running = {}
-        inputs.backward(stages)
-        named = {index: stage.losses.get(AUXILIARY_LOSS) for index, stage in stages.items()}
-        self._auxiliary = {index: _in_order(found) for index, found in named.items() if found}
-        if self.keep_outputs:
-            self._outputs = self._of_last(stages, lambda last: last.outputs)
-        return self._end(stages, LocalStage.own_losses)
 
     def _begin(self, stages: Mapping[int, LocalStage], calls: list[Call], scales: Mapping[str, Scale]) -> StepInputs:
         """Bind the stages, and name what they were called with."""
@@ -338,36 +369,38 @@ class Pipeline:
             ]
         return StepInputs(stages, given, scales, [call.target for call in calls])
 
-    def _end(self, stages: Mapping[int, LocalStage], kept: Callable[[LocalStage], Mapping[int, T]]) -> list[T] | None:
-        """What the last stage has kept, if it is here; the stages keep nothing."""
-        found = self._of_last(stages, kept)
-        for stage in stages.values():
-            stage.end_step()
-        return found
-
     def _of_last(
         self, stages: Mapping[int, LocalStage], kept: Callable[[LocalStage], Mapping[int, T]]
     ) -> list[T] | None:
+        """What the last stages that are here have kept."""
         found: dict[int, T] = {}
         for index in self.schedule.placement.output_stages:
             if index in stages:
                 found |= kept(stages[index])
         return _in_order(found) or None
 
-    def _find(self, calls: list[Call], *, evaluates: bool = False) -> _Prepared:
+    def _find(self, calls: list[Call], *, evaluates: bool = False) -> _Ready:
         """What was prepared for such calls; prepared now when there is nothing."""
-        own, settings = self._signature(calls, evaluates=evaluates), self._settings
+        state, settings = self._state(), self._settings
+        own = f"{self._signature(calls, evaluates=evaluates)} {state}"
         if evaluates:
             schedule = forwards_of(settings.schedule)
             settings = dataclasses.replace(settings, schedule=schedule, loss_fn=None, evaluates=True)
         check_modules(self._modules)
         check_operations(settings.schedule, settings.rank, self._operations.keys())
-        signature = self._peers.agree(own)
-        if signature not in self._prepared:
+        signature, is_new = self._peers.agree(own, self._prepared.__contains__)
+        if is_new:
+            self._tied.check(self._peers)
             with self._peers.unhurried():
-                self._tied.check()
-                self._prepared[signature] = prepare(settings, self._modules, calls[0], self._messages, self._operations)
+                found = prepare(settings, self._modules, calls[0], self._messages, self._operations)
+            self._prepared.keep(signature, found, state)
         return self._prepared[signature]
+
+    def _state(self) -> State:
+        """The Python values that the stages of this rank and the loss may read."""
+        loss = loss_state(self._settings.loss_fn) if self.holds_last else {}
+        named = {index: module_state(module) for index, module in self._modules.items()}
+        return {**{f"stage {index}: {name}": v for index, found in named.items() for name, v in found.items()}, **loss}
 
     def _signature(self, calls: list[Call], *, evaluates: bool) -> str:
         texts = [
@@ -381,6 +414,16 @@ class Pipeline:
                 )
         modules = [f"{index} {module_text(module)}" for index, module in self._modules.items()]
         return " ".join([str(evaluates), texts[0], *modules])
+
+
+@contextlib.contextmanager
+def _left_empty(stages: Iterable[LocalStage]) -> Iterator[None]:
+    """Afterwards the stages keep nothing of the step, even if it failed."""
+    try:
+        yield
+    finally:
+        for stage in stages:
+            stage.end_step()
 
 
 def _in_order(by_microbatch: Mapping[int, T]) -> list[T]:

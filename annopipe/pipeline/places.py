@@ -12,17 +12,20 @@ from annopipe.errors import PipelineError
 from annopipe.graphs import meta
 from annopipe.graphs.ops import group_name, launch_of, traits
 from annopipe.graphs.process_groups import find_group
+from annopipe.pipeline.closing import reason_of, was_closed
 from annopipe.scheduling.actions import Action
 
-__all__ = ["InAction", "node_of"]
+__all__ = ["InAction", "node_of", "place_of"]
 
 _NAME = re.compile(r"\s*(\w+)")
+_NOTES = "__notes__"  # Python 3.11 and later show them
 
 
 class InAction:
     """What happens inside, if it is an error, becomes a PipelineError that says where.
 
-    Anything that a user's operation can raise counts; what is no ``Exception``, such as KeyboardInterrupt, passes.
+    Anything that a user's operation can raise counts; what is no ``Exception``, such as KeyboardInterrupt, passes, with
+    a note of the place.
     """
 
     def __init__(self, action: Action) -> None:
@@ -34,10 +37,24 @@ class InAction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not isinstance(error, Exception):
+        if error is None:
             return
-        said = str(error) if isinstance(error, PipelineError) else f"{type(error).__name__}: {error}"
-        raise PipelineError(f"in {_in_words(self._action)}{_in_graph(node_of(trace))}: {said}") from error
+        place = f"in {_in_words(self._action)}{_in_graph(node_of(trace))}: "
+        if not isinstance(error, Exception):
+            vars(error).setdefault(_NOTES, []).append(place)
+            return
+        raise PipelineError(place + _said(error)) from error
+
+
+def place_of(error: BaseException) -> str:
+    """Where an error passed an action that it was not made a PipelineError by, as text to put before it; or ""."""
+    return "".join(vars(error).get(_NOTES, []))
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, PipelineError):
+        return str(error)
+    return f"{type(error).__name__}: {reason_of(error) if was_closed(error) else error}"
 
 
 def node_of(trace: TracebackType | None) -> fx.Node | None:

@@ -118,7 +118,9 @@ def prepare(
     actions = settings.schedule.ranks[settings.rank]
     plan = partial(combinations, actions, stages, settings.policy, settings.costs, settings.plan_group)
     combined = settings.peers.together(plan, "planning combined graphs")
-    settings.peers.include(groups_of(stages.values(), combined.values()))
+    groups = groups_of(stages.values(), combined.values())
+    settings.peers.include(groups)
+    settings.peers.together(partial(settings.peers.compare, groups), "comparing calls with the ranks of other groups")
     taken = acknowledged(settings.schedule.ranks, placement, settings.rank)
     routing = Routing(placement, links, messages, taken)
     return stages, Interpreter(actions, stages, routing, combined, operations), combined
@@ -147,7 +149,7 @@ class _Tracing:
             told = {index: self._trace(index, heard) for index in indices if index in self._modules}
             for index in indices:
                 news, failure = told.get(index, (_News(), None))
-                heard[index] = talk(news, rank_of[index], self._settings)
+                heard[index] = talk(news, rank_of[index], self._settings, index)
                 if heard[index].error:
                     raise AgreedError(f"stage {index} on rank {rank_of[index]}: {heard[index].error}") from failure
         return [heard[index] for index in range(self._placement.stages)]
@@ -248,8 +250,8 @@ def _check_heard(settings: Settings, heard: Sequence[_News]) -> None:
     kinds |= {action.kind for rank in settings.schedule.ranks for action in rank}
     if kinds.intersection(BACKWARDS) and not any(news.has_loss for news in heard):
         raise AgreedError(
-            "the schedule has backwards and there is no loss: give Pipeline a loss_fn, call ap.auxiliary_loss in a "
-            'stage, or take the schedule "forward-only"'
+            "the schedule has backwards and there is no loss: give Pipeline a loss_fn, or call ap.auxiliary_loss in a "
+            "stage; for forwards alone, call eval"
         )
 
 
@@ -261,9 +263,9 @@ def _links(placement: Placement, heard: Sequence[_News], device: torch.device) -
     return {edge: Link(boundary, returning[edge], device) for edge, boundary in boundaries if boundary is not None}
 
 
-def talk(news: Any, source: int, settings: Settings) -> Any:
-    """What one rank says, on all of them."""
-    return settings.peers.broadcast(news, source, "trace its next stage")
+def talk(news: Any, source: int, settings: Settings, index: int) -> Any:
+    """What one rank says of a stage, on all of them."""
+    return settings.peers.broadcast(news, source, f"trace stage {index}")
 
 
 def accepted(module: nn.Module, kwargs: Mapping[str, Any], handed: int) -> dict[str, Any]:

@@ -5,8 +5,9 @@ order of the stages. What is on its way waits in an inbox, by message: as tensor
 for; and in the outbox until it is sent.
 """
 
+import contextlib
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 
@@ -43,15 +44,16 @@ class Routing:
         self._inbox: dict[Message, list[torch.Tensor] | Received] = {}
         self._outbox: dict[Message, list[torch.Tensor]] = {}
 
-    def begin(self) -> None:
-        """Forget a step that failed."""
-        self._inbox.clear()
-        self._outbox.clear()
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """At the end everything has left; nothing of a step stays here, even if it failed."""
         self._messages.begin()
-
-    def end(self) -> None:
-        """Wait until everything has left."""
-        self._messages.flush()
+        try:
+            yield
+            self._messages.flush()
+        finally:
+            self._inbox.clear()
+            self._outbox.clear()
 
     def hand_outputs(self, stage: int, microbatch: int, values: Values) -> None:
         """Give the results of a forward to the stages that take them."""
@@ -74,7 +76,9 @@ class Routing:
         for message in messages_of(action, self._placement):
             tensors = self._outbox.pop(message, [])
             receiver = self._placement.rank_of[message.target]
-            self._messages.send(str(action), receiver, tensors, self._tag(message))
+            # Waited for later, outside of its action.
+            text = f"{action} (stage {action.stage}, microbatch {action.microbatch})"
+            self._messages.send(text, receiver, tensors, self._tag(message))
 
     def receive(self, action: Action) -> None:
         """Ask for what a RECV receives."""

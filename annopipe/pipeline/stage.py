@@ -70,6 +70,7 @@ class LocalStage:
             if gradient is not None
         ]
         self.batch_loss, self.handed = batch_loss, handed
+        self._outside += [(gradients[p], f"input.{p}") for p in graphs.target_arguments.paths if p in gradients]
         self.keeps_outputs, self._fixed_sums, self._first = keeps_outputs, fixed_sums, first
         self._early: dict[str, dict[int, torch.Tensor]] = {}
         self._added: dict[str, int] = {}
@@ -231,9 +232,16 @@ class LocalStage:
         parameter = self._parameters[source]
         if parameter.grad is None:
             # A copy: the graph may have handed the same memory to the weight half, which still needs it.
-            parameter.grad = gradient.detach().clone()
+            parameter.grad = _laid_out_as(parameter, gradient)
         else:
             parameter.grad.add_(gradient)
+
+
+def _laid_out_as(parameter: nn.Parameter, gradient: torch.Tensor) -> torch.Tensor:
+    """A copy with the parameter's strides, as autograd makes it."""
+    if gradient.layout is not torch.strided:
+        return gradient.detach().clone()
+    return torch.empty_like(parameter, dtype=gradient.dtype).copy_(gradient.detach())
 
 
 def _taken_by(graph: StageGraph | None) -> frozenset[str]:

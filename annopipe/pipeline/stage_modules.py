@@ -31,6 +31,7 @@ def build_stage(
         constants: tensors of the graph that the model does not have.
     """
     own = fx.Graph()
+    functions: dict[str, Callable[..., Any]] = {}
     copies: dict[fx.Node, fx.Node] = {}
     for value in crossing[stage - 1] if stage else ():
         # Another name than the argument's own: keyword arguments of a step go to stages by name.
@@ -40,14 +41,15 @@ def build_stage(
             if any(stage_of.get(user) == stage for user in node.users):
                 copies[node] = own.node_copy(node)
         elif node.op != "output" and stage_of[node] == stage:
-            copies[node] = _with_tags(own, own.node_copy(node, copies.__getitem__), node)
+            copies[node] = _with_tags(own, own.node_copy(node, copies.__getitem__), node, functions)
     if stage < len(crossing):
         own.output(tuple(copies[value] for value in crossing[stage]))
     else:
         end = next(node for node in graph.nodes if node.op == "output")
         own.node_copy(end, copies.__getitem__)
     used = {str(node.target): node for node in own.nodes if node.op in ("get_attr", "call_module")}
-    found = fx.GraphModule({name: _attribute(model, constants, name) for name in used}, own, f"Stage{stage}")
+    kept = {**constants, **functions}
+    found = fx.GraphModule({name: _attribute(model, kept, name) for name in used}, own, f"Stage{stage}")
     _keep_buffers_as_they_are(model, found)
     found.training = model.training
     return found
@@ -77,9 +79,9 @@ def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
-def _attribute(model: nn.Module, constants: Mapping[str, torch.Tensor], name: str) -> Any:
-    if name in constants:
-        return constants[name]
+def _attribute(model: nn.Module, others: Mapping[str, Any], name: str) -> Any:
+    if name in others:
+        return others[name]
     parent, _, key = name.rpartition(".")
     return getattr(model.get_submodule(parent), key)
 
@@ -93,8 +95,11 @@ def _keep_buffers_as_they_are(model: nn.Module, stage: fx.GraphModule) -> None:
             stage.get_submodule(parent).register_buffer(key, buffer, persistent=False)
 
 
-def _with_tags(graph: fx.Graph, node: fx.Node, original: fx.Node) -> fx.Node:
-    """The node, run under the tags that were open around it; a call of a module or function that opens them."""
+def _with_tags(graph: fx.Graph, node: fx.Node, original: fx.Node, functions: dict[str, Callable[..., Any]]) -> fx.Node:
+    """The node, run under the tags that were open around it; a call of a module or function that opens them.
+
+    Functions are added to those that the stage has as attributes: FX cannot print one as an argument.
+    """
     tags = tag_kind(original), tag_region(original), custom_tags(original).get(LANE_KEY)
     if tags == ("", "", None) or node.op not in ("call_module", "call_function", "call_method"):
         return node
@@ -102,6 +107,10 @@ def _with_tags(graph: fx.Graph, node: fx.Node, original: fx.Node) -> fx.Node:
     with graph.inserting_before(node):
         if node.op == "call_module":
             called = graph.get_attr(str(node.target))
+        elif node.op == "call_function":
+            name = f"_tagged_function{len(functions)}"
+            functions[name] = called
+            called = graph.get_attr(name)
         function = tagged_method if node.op == "call_method" else tagged_call
         found = graph.call_function(function, (tags, called, *node.args), dict(node.kwargs))
     graph.erase_node(node)

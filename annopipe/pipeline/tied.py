@@ -5,17 +5,16 @@ optimizer keeps the copies identical. On one rank a tied parameter is one tensor
 """
 
 import contextlib
+import functools
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from annopipe.errors import PipelineError
 from annopipe.pipeline.messages import Messages
-from annopipe.pipeline.peers import AgreedError
+from annopipe.pipeline.peers import AgreedError, Peers
 from annopipe.scheduling.placement import Placement
 
 __all__ = ["TiedParameters", "tied_parameters", "with_copies"]
@@ -81,9 +80,8 @@ class TiedParameters:
         modules: Mapping[int, nn.Module],
         placement: Placement,
         rank: int,
-        group: dist.ProcessGroup | None,
     ) -> None:
-        self._rank, self._group = rank, group
+        self._rank = rank
         self._holders: dict[str, list[int]] = {}
         self._own: dict[str, nn.Parameter] = {}
         self._checked = False
@@ -95,16 +93,15 @@ class TiedParameters:
         self._any = bool(tied)
         self.counted_elsewhere = {own for root, own in self._own.items() if self._holders[root][0] < rank}
 
-    def check(self) -> None:
-        """Compare the copies, once.
+    def check(self, peers: Peers) -> None:
+        """Compare the copies: their kinds each time, their values once.
 
         Raises PipelineError, on every rank, when they differ.
         """
-        if self._checked or not self._any or self._group is None:
+        if not self._any:
             return
-        own = {root: _described(parameter) for root, parameter in self._own.items()}
-        everyone: list[Any] = [None] * dist.get_world_size(self._group)
-        dist.all_gather_object(everyone, own, group=self._group)
+        own = {root: (_kind(p), "" if self._checked else _digest(p)) for root, p in self._own.items()}
+        everyone = peers.gather(own, "the copies of tied parameters")
         first: dict[str, tuple[int, tuple[str, str]]] = {}
         for rank, described in enumerate(everyone):
             for root, found in described.items():
@@ -133,18 +130,24 @@ class TiedParameters:
             raise
         for root, parameter in trained.items():
             earlier = before[root]
-            parameter.grad = found[root] if earlier is None else earlier.add_(found[root])
+            more = found[root]
+            parameter.grad = earlier if more is None else more if earlier is None else earlier.add_(more)
 
-    def _sum(self, root: str, parameter: nn.Parameter, messages: Messages) -> torch.Tensor:
-        """In the order of ranks, so that it is the same everywhere to the last bit."""
+    def _sum(self, root: str, parameter: nn.Parameter, messages: Messages) -> torch.Tensor | None:
+        """In the order of ranks, so that it is the same everywhere to the last bit; None when no copy has any."""
         own = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
+        has = own.new_full((1,), parameter.grad is not None)
         text = f"the gradient of tied parameter {root}"
         others = [rank for rank in self._holders[root] if rank != self._rank]
-        asked = {rank: messages.receive(text, rank, [torch.empty_like(own)]) for rank in others}
+        empty = functools.partial(torch.empty_like, own, memory_format=torch.contiguous_format)
+        asked = {rank: messages.receive(text, rank, [has.clone(), empty()]) for rank in others}
         for rank in others:
-            messages.send(text, rank, [own])
-        gradients = {self._rank: own, **{rank: messages.wait(found)[0] for rank, found in asked.items()}}
+            messages.send(text, rank, [has, own])
+        arrived = {rank: messages.wait(found) for rank, found in asked.items()}
         messages.flush()
+        if parameter.grad is None and not any(bool(other) for other, _ in arrived.values()):
+            return None
+        gradients = {self._rank: own, **{rank: gradient for rank, (_, gradient) in arrived.items()}}
         first, *rest = (gradients[rank] for rank in sorted(gradients))
         total = first.clone()
         for gradient in rest:
@@ -186,8 +189,10 @@ def _the_one(places: Sequence[str], modules: Mapping[int, nn.Module]) -> nn.Para
     return found[0] if found else None
 
 
-def _described(parameter: nn.Parameter) -> tuple[str, str]:
-    """Its kind, and its values as a digest."""
+def _kind(parameter: nn.Parameter) -> str:
+    return f"{parameter.dtype} {tuple(parameter.shape)} requires_grad={parameter.requires_grad}"
+
+
+def _digest(parameter: nn.Parameter) -> str:
     values = parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-    kind = f"{parameter.dtype} {tuple(parameter.shape)} requires_grad={parameter.requires_grad}"
-    return kind, hashlib.sha256(values).hexdigest()
+    return hashlib.sha256(values).hexdigest()

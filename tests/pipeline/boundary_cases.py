@@ -113,6 +113,83 @@ def what_no_loss_depends_on_has_no_gradient():
         Trial(Cut, name).both(batches(3))
 
 
+def a_gradient_that_nobody_has_is_no_zero_that_meets_an_infinity():
+    """The second outputs are never used; their derivatives at 0 are infinite."""
+
+    class Logarithms(nn.Module):
+        def __init__(self, stage, count):
+            super().__init__()
+            self.inner, self.last = nn.Linear(6, 6), stage == count - 1
+            self.register_buffer("some", torch.tensor([0.0, 1, 1, 1, 1, 1]))
+
+        def forward(self, x, *_):
+            y = torch.tanh(self.inner(x)) * self.some
+            return y if self.last else (torch.cat(y.chunk(2)), y.abs().log(), y.chunk(2)[1].abs().sqrt())
+
+    for name in SCHEDULES[-2:]:
+        Trial(Logarithms, name).both(batches(3))
+
+
+class Constant(torch.autograd.Function):
+    """Hands its first argument on; the gradient of the second is a constant, as where Megatron-LM adds losses."""
+
+    @staticmethod
+    def forward(ctx, x, added):
+        ctx.save_for_backward(added)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, torch.full_like(ctx.saved_tensors[0], 0.5)
+
+
+def a_custom_function_may_return_a_constant_gradient():
+    class Balanced(nn.Module):
+        def __init__(self, *_):
+            super().__init__()
+            self.inner, self.router = nn.Linear(6, 6), nn.Linear(6, 3)
+            self.unused = nn.Parameter(torch.ones(2))
+
+        def forward(self, x):
+            return Constant.apply(torch.tanh(self.inner(x)), self.router(x).softmax(-1).square().mean())
+
+    for name in SCHEDULES[-2:]:
+        Trial(Balanced, name).both(batches(3))
+
+
+class Open(nn.Module):
+    """Takes what it is not named after, as the layers of large libraries do."""
+
+    def __init__(self, *_):
+        super().__init__()
+        self.inner = nn.Linear(6, 6)
+
+    def forward(self, x, **others):
+        y = torch.tanh(self.inner(x))
+        return (y * others["mask"] * others.get("power", 1.0),)
+
+
+def keyword_arguments_reach_a_stage_that_takes_any():
+    def loss_of(output, target):
+        return squares(output[0], target)
+
+    for name in SCHEDULES[-2:]:
+        trial = Trial(Open, name, loss_fn=loss_of)
+        args, _, targets = zip(*batches(3), strict=True)
+        masks = [x.flip(0) > 0 for (x,) in args]
+        for power in (2.0, 3.0):
+            kwargs = [{"mask": mask, "power": power} for mask in masks]
+            expected = []
+            for value, named, target in zip(args, kwargs, targets, strict=True):
+                result = value
+                for stage in trial.whole:
+                    result = stage(*result, **named)
+                expected.append(loss_of(result, target))
+                expected[-1].backward()
+            trial.check_losses(trial.pipe.step_microbatches(args, kwargs, targets), [e.detach() for e in expected])
+            trial.check()
+
+
 class Masked(nn.Module):
     """Uses a mask everywhere, and positions and offsets where it is told to."""
 
@@ -221,6 +298,25 @@ def the_callers_tensors_get_gradients():
             close(scale.grad, expected[1], "scale")
 
 
+def a_target_that_requires_a_gradient_gets_one():
+    for name in SCHEDULES[-2:]:
+        trial = Trial(Linear, name)
+        x, y = torch.cat([c[0][0] for c in batches(3)]), torch.ones(6, 6).requires_grad_()
+        trial.eager([((a,), {}, b) for a, b in zip(x.chunk(3), y.chunk(3), strict=True)])
+        expected, y.grad = y.grad, None
+        trial.pipe.step(x, target=y)
+        assert (y.grad is not None) == trial.pipe.holds_last
+        if y.grad is not None:
+            close(y.grad, expected, "target")
+
+
+def a_batch_may_be_empty():
+    trial = Trial(Linear, loss_fn=lambda output, target: ((output - target) ** 2).sum())
+    losses = trial.pipe.step(torch.ones(0, 6), target=torch.ones(0, 6))
+    assert losses is None or not any(losses)
+    assert all(not parameter.grad.any() for parameter in trial.pipe.parameters())
+
+
 def stages_have_dtypes_of_their_own():
     """A bfloat16 stage between others, and autocast."""
 
@@ -260,6 +356,9 @@ CASES = (
     stages_without_parameters_hand_gradients_on,
     views_of_a_stages_input_have_gradients,
     what_no_loss_depends_on_has_no_gradient,
+    a_gradient_that_nobody_has_is_no_zero_that_meets_an_infinity,
+    a_custom_function_may_return_a_constant_gradient,
+    keyword_arguments_reach_a_stage_that_takes_any,
     masks_and_offsets_differ_by_microbatch,
     what_is_not_cut_is_named,
     the_batch_may_be_another_dimension,
@@ -267,6 +366,8 @@ CASES = (
     constants_that_differ_by_microbatch_are_refused,
     inputs_and_labels_are_only_needed_where_they_are_used,
     the_callers_tensors_get_gradients,
+    a_target_that_requires_a_gradient_gets_one,
+    a_batch_may_be_empty,
     stages_have_dtypes_of_their_own,
     a_pipeline_without_any_loss_is_refused,
 )

@@ -1,6 +1,7 @@
 """Rank program: two pipeline ranks times two expert ranks, beside the whole model in one process on all data."""
 
 import dataclasses
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -8,7 +9,7 @@ import torch.nn.functional as F
 
 import annopipe as ap
 from annopipe.models import DeepSeekV3Config, DeepSeekV3Stage
-from tests.pipeline.trial import close, run_cases
+from tests.pipeline.trial import close, refused, run_cases
 
 # The first block is dense: a stage without experts beside stages with them.
 CONFIG = dataclasses.replace(DeepSeekV3Config.tiny(), layers=2, dense_layers=1)
@@ -36,8 +37,8 @@ def stage_of(index, stages, group, config):
     return DeepSeekV3Stage(config, layers, group, embed=first, head=last, dtype=torch.float64)
 
 
-def compare(groups, name, microbatches=4, config=CONFIG, bias=None, policy="auto"):
-    """One step of both, with `bias` on the choice of experts."""
+def compare(groups, name, microbatches=4, config=CONFIG, bias=None, policy="auto", lengths=((6, 6),)):
+    """Steps of both, with `bias` on the choice of experts; each step with the two pipelines' lengths of sequence."""
     schedule = ap.schedule(name, ranks=2, microbatches=microbatches)
     stages = schedule.placement.stages
     rank = dist.get_rank(groups.pipeline)
@@ -50,19 +51,20 @@ def compare(groups, name, microbatches=4, config=CONFIG, bias=None, policy="auto
                 buffer.copy_(bias)
     pipe = ap.Pipeline(mine, schedule, groups.pipeline, entropy, policy, plan_group=groups.experts)
     generator = torch.Generator().manual_seed(3)
-    tokens = torch.randint(config.vocabulary, (2, 2 * microbatches, 6), generator=generator)
-    expected = []
-    for share in tokens:
-        for part in share.chunk(microbatches):
-            loss = entropy(whole(part[:, :-1]), part[:, 1:])
-            (SCALE * loss).backward()
-            expected.append(loss.detach())
-    own = tokens[groups.expert_rank]
-    losses = pipe.step(own[:, :-1], target=own[:, 1:], loss_scale=SCALE)
-    if losses is not None:
-        first = groups.expert_rank * microbatches
-        for found, other in zip(losses, expected[first : first + microbatches], strict=True):
-            close(found, other, "loss")
+    for both in lengths:
+        tokens = [torch.randint(config.vocabulary, (2 * microbatches, n), generator=generator) for n in both]
+        expected = []
+        for share in tokens:
+            for part in share.chunk(microbatches):
+                loss = entropy(whole(part[:, :-1]), part[:, 1:])
+                (SCALE * loss).backward()
+                expected.append(loss.detach())
+        own = tokens[groups.expert_rank]
+        losses = pipe.step(own[:, :-1], target=own[:, 1:], loss_scale=SCALE)
+        if losses is not None:
+            first = groups.expert_rank * microbatches
+            for found, other in zip(losses, expected[first : first + microbatches], strict=True):
+                close(found, other, "loss")
     check_gradients(groups, mine, whole)
     experts = [p for key, p in pipe.named_parameters() if ".experts." in key]
     norm = ap.clip_grad_norm_(pipe, 0.1, sharded=experts, group=groups.experts)
@@ -100,7 +102,7 @@ def experts_are_shared_inside_a_pipeline():
 
 def combined_graphs_hide_communication_and_change_nothing():
     config = dataclasses.replace(CONFIG, layers=4)
-    pipe = compare(groups(), "dualpipev", 5, config=config, policy="dualpipe")
+    pipe = compare(groups(), "dualpipev", 5, config=config, policy="dualpipe", lengths=((6, 6), (6, 8), (6, 6)))
     assert pipe.plans()
 
 
@@ -111,7 +113,31 @@ def a_rank_may_receive_no_token():
     compare(groups(), "zb-h1", 3, bias=bias, config=dataclasses.replace(CONFIG, expert_groups=1, groups_kept=1))
 
 
+def pipelines_that_share_experts_have_to_call_alike():
+    config = dataclasses.replace(CONFIG, layers=2, dense_layers=0)
+    beside = groups().expert_rank
+    tokens = torch.ones(8, 6, dtype=torch.long)
+
+    def make(name, **options):
+        schedule = ap.schedule(name, ranks=2, microbatches=4)
+        rank = dist.get_rank(groups().pipeline)
+        mine = [stage_of(i, 2, groups().experts, config) if i == rank else None for i in range(2)]
+        return ap.Pipeline(mine, schedule, groups().pipeline, entropy, **options)
+
+    for options in ({}, {"plan_group": groups().experts}):
+        pipe = make(("1f1b", "gpipe")[beside], **options)
+        step = partial(pipe.step, tokens, target=tokens)
+        refused(ap.PipelineError, "have different arguments, the schedule: ", step)
+    pipe = make("1f1b", plan_group=groups().experts)
+    short = tokens[: 8 - beside]
+    refused(ap.PipelineError, "cannot be cut into 4 equal microbatches", lambda: pipe.step(short, target=short))
+    call = pipe.eval if beside else lambda x: pipe.step(x, target=x)
+    refused(ap.PipelineError, "have different arguments, call: step and eval", lambda: call(tokens))
+    pipe.step(tokens, target=tokens)
+
+
 CASES = (
+    pipelines_that_share_experts_have_to_call_alike,
     experts_are_shared_inside_a_pipeline,
     combined_graphs_hide_communication_and_change_nothing,
     a_rank_may_receive_no_token,

@@ -76,7 +76,12 @@ class Touched(Block):
 
 
 def groups_of(rank, layout):
-    """The pipeline's group and the expert-parallel one: (0, 2), (1, 3) and (0, 1), (2, 3) of four ranks."""
+    """The pipeline's group and the expert-parallel one: (0, 2), (1, 3) and (0, 1), (2, 3) of four ranks.
+
+    Or, "alone", pipelines of one rank that share their experts.
+    """
+    if layout == "alone":
+        return [dist.new_group([other]) for other in range(dist.get_world_size())][rank], dist.group.WORLD
     if layout != "experts":
         return None, None
     pipelines = [dist.new_group([start, start + 2]) for start in (0, 1)]
@@ -94,10 +99,12 @@ def main():
     schedule = ap.schedule(name, ranks=ranks, microbatches=4)
     placement = schedule.placement
     mine = [Touched(i, experts) if placement.rank_of[i] == rank else None for i in range(placement.stages)]
-    pipe = ap.Pipeline(mine, schedule, group, loss_fn=loss_of, plan_group=experts, timeout=TIMEOUT)
+    planned = experts if layout == "experts" else None
+    pipe = ap.Pipeline(mine, schedule, group, loss_fn=loss_of, plan_group=planned, timeout=TIMEOUT)
     x, y = torch.ones(8, 6), torch.zeros(8, 6)
     dist.barrier()
-    pipe.step(x, target=y)
+    if layout != "alone":  # there it is the first one that fails
+        pipe.step(x, target=y)
     if world == int(where):
         Trouble.kind = kind
     start, said = time.monotonic(), "nothing"

@@ -1,5 +1,6 @@
 """Rank program: mistakes that two ranks find before anything is sent, one after the other on the same groups."""
 
+import dataclasses
 import json
 import sys
 from datetime import timedelta
@@ -23,6 +24,16 @@ class Wide(nn.Module):
 
     def forward(self, x):
         return self.linear(x)
+
+
+class Doubled(Block):
+    def forward(self, x):
+        return super().forward(x).double()
+
+
+class WithFunction(Block):
+    def forward(self, x):
+        return super().forward(x), loss_of, lambda: None
 
 
 def blocks(rank):
@@ -51,7 +62,36 @@ def cases(rank):
     yield "no grad", lambda: without_gradients(lambda: make(rank).step(X, target=Y), rank)
     yield "meta", lambda: make(rank, [None, Block(6, 1).to("meta")] if rank else None).step(X, target=Y)
     yield "policy name", lambda: make(rank, pairs(rank), "dualpipev", 4, policy="fastest").step(X, target=Y)
+    yield "scale", lambda: make(rank).step(X, target=Y, loss_scale="1" if rank else 1.0)
+    yield "tied", lambda: make(rank, tied=({}, {"1.first.bias": "0.first.bias"})[rank]).step(X, target=Y)
+    yield "dtype", lambda: make(rank, None if rank else [Doubled(6, 0), None]).step(X, target=Y)
+    yield "constant", lambda: make(rank, None if rank else [WithFunction(6, 0), None]).step(X, target=Y)
+    pipes = [make(rank), make(rank)]
+    yield "first", lambda: pipes[0].step(X, target=Y)
+    yield "second", lambda: pipes[1].step(X, target=Y)
+    yield "crossed", lambda: pipes[rank].step(X, target=Y)
+    yield "clip and step", lambda: ap.clip_grad_norm_(pipes[0], 1.0) if rank else pipes[0].step(X, target=Y)
+    yield "clip", lambda: ap.clip_grad_norm_(pipes[0], 1.0 + rank)
+    yield "first again", lambda: pipes[0].step(X, target=Y)
+    yield "replaced", lambda: replaced(rank)
     yield "fine", lambda: make(rank).step(X, target=Y)
+
+
+def replaced(rank):
+    """One rank says anew what an operation does; the other does not, and everything is prepared as it was."""
+    spec = ap.schedule_spec("1f1b", ranks=2, microbatches=2)
+    pipe = ap.Pipeline(blocks(rank), dataclasses.replace(spec, operations=(OFFLOAD,)).build(), loss_fn=loss_of)
+    calls = []
+    pipe.register("OFFLOAD", lambda *_: calls.append("old"))
+    pipe.step(X, target=Y)
+    if rank:
+        pipe.register("OFFLOAD", lambda *_: calls.append("new"))
+    pipe.step(X, target=Y)
+    if calls != ["old"] * 2 + ["new" if rank else "old"] * 2:
+        raise ap.PipelineError(str(calls))
+
+
+OFFLOAD = ap.Operation("OFFLOAD", after="F")
 
 
 def pairs(rank):
@@ -75,13 +115,14 @@ def main():
             found[name] = ""
         except ap.AnnopipeError as error:
             found[name] = f"{type(error).__name__}: {error}"
-    dist.barrier()
-    late = make(rank, timeout=timedelta(seconds=3))
-    try:
-        if rank == 0:
-            late.step(X, target=Y)
-    except ap.PipelineError as error:
-        found["alone"] = str(error)
+    calls = {"step": lambda pipe: pipe.step(X, target=Y), "clip_grad_norm_": lambda pipe: ap.clip_grad_norm_(pipe, 1.0)}
+    for name, call in calls.items():
+        late = make(rank, group=dist.new_group(), timeout=timedelta(seconds=3))
+        try:
+            if rank == 0:
+                call(late)
+        except ap.PipelineError as error:
+            found[f"{name} alone"] = str(error)
     Path(sys.argv[1], f"{rank}.json").write_text(json.dumps(found))
     end_rank()
 

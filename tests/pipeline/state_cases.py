@@ -2,7 +2,9 @@
 
 import gc
 import itertools
+import re
 import unittest.mock
+import warnings
 
 import torch
 import torch.distributed as dist
@@ -11,7 +13,7 @@ from torch import nn
 import annopipe as ap
 from annopipe.errors import PipelineError
 from annopipe.pipeline.stage import LocalStage
-from tests.pipeline.trial import SCHEDULES, Trial, batches, close, refused, run_cases, seeded
+from tests.pipeline.trial import SCHEDULES, Trial, batches, close, refused, run_cases, seeded, squares
 
 
 class Linear(nn.Module):
@@ -218,6 +220,106 @@ def shapes_and_modes_may_change_between_steps():
         trial.check(tolerance=1e-5)
 
 
+class Scaled(Linear):
+    """Reads numbers from itself, and has a submodule that may be another one."""
+
+    def __init__(self, *_):
+        super().__init__()
+        self.scale, self.act, self.drop = 1.0, nn.Tanh(), nn.Dropout(0.0)
+
+    def forward(self, x):
+        return self.drop(self.act(super().forward(x)) * self.scale)
+
+
+def double(module, args, output):
+    return output * 2
+
+
+def changes_of_python_values_between_steps_are_noticed():
+    """Numbers, a probability, a submodule, a hook, a method, and what the loss closes over; hooks on parameters."""
+    changes = (
+        lambda module: setattr(module, "scale", 2.0),
+        lambda module: setattr(module.drop, "p", 1.0),
+        lambda module: setattr(module.drop, "p", 0.0),
+        lambda module: setattr(module, "act", nn.Sigmoid()),
+        lambda module: module.inner.register_forward_hook(double),
+        lambda module: setattr(module.act, "forward", torch.cos),
+    )
+    weight = [1.0]
+    trial = Trial(Scaled, "dualpipev", loss_fn=lambda output, target: weight[0] * squares(output, target))
+    trial.both(batches(3))
+    for change in changes:
+        for module in (*trial.whole, *trial.mine.values()):
+            change(module)
+        trial.both(batches(3))
+    weight[0] = 3.0
+    trial.both(batches(3))
+    for module in trial.mine.values():
+        module.inner.weight.register_hook(double)
+    args, kwargs, targets = zip(*batches(3), strict=True)
+    refused(PipelineError, "has a hook", lambda: trial.pipe.step_microbatches(args, kwargs, targets))
+
+
+def who_prepares_again_and_again_is_told_why():
+    trial = Trial(Scaled, "1f1b")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(10):
+            for module in (*trial.whole, *trial.mine.values()):
+                module.scale = 1.0 + step
+            trial.both(batches(3))
+    (text,) = [str(found.message) for found in caught if "prepared" in str(found.message)]
+    assert re.search("has been prepared 8 times.*scale", text), text
+
+
+def a_loss_may_be_a_module_with_buffers():
+    for name in SCHEDULES:
+        loss = nn.CrossEntropyLoss(weight=torch.arange(1.0, 7.0))
+        trial = Trial(Linear, name, loss_fn=loss)
+        calls: list = [(args, {}, torch.arange(2) + at) for at, (args, _, _) in enumerate(batches(3))]
+        trial.both(calls)
+        loss.weight.mul_(2.0)
+        loss.weight[0] = 9.0
+        trial.both(calls)
+        loss.weight, loss.label_smoothing = torch.arange(7.0, 1.0, -1.0), 0.3
+        trial.both(calls)
+    trial = Trial(Linear, "1f1b", loss_fn=Distance(nn.Linear(6, 6)))
+    args, _, targets = zip(*batches(3), strict=True)
+    refused(
+        PipelineError,
+        "loss_fn has a parameter, inner.weight",
+        lambda: trial.pipe.step_microbatches(args, None, targets),
+    )
+
+
+class Distance(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, output, target):
+        return squares(self.inner(output), target)
+
+
+def a_step_that_failed_keeps_nothing():
+    trial = Trial(Linear, "gpipe", 4)
+    if trial.pipe.group is not None:
+        return
+    x, y = whole_batch(batches(4))
+    trial.pipe.prepare(x, target=y)
+    stages: set[LocalStage] = set()
+    original = LocalStage.start_backward
+
+    def failing(stage, *args):
+        stages.add(stage)
+        original(stage, *args)
+        raise ValueError("boom")
+
+    with unittest.mock.patch.object(LocalStage, "start_backward", failing):
+        refused(PipelineError, "in 0B0 (stage 0, microbatch 0): ValueError: boom", lambda: trial.pipe.step(x, target=y))
+    assert [stage.in_flight for stage in stages] == [0]
+
+
 def dropout_is_the_same_in_forward_and_backward():
     class Dropped(nn.Module):
         """Linear in its weight, so that weight times gradient is the loss, whatever is dropped."""
@@ -323,6 +425,24 @@ def tied_parameters_have_one_gradient_and_stay_identical():
         assert all(torch.equal(copy, copies[0]) for copy in copies)
 
 
+def a_tied_parameter_that_nothing_uses_has_no_gradient():
+    class Unused(Linear):
+        def __init__(self, stage, count):
+            super().__init__()
+            self.extra = nn.Parameter(torch.ones(3))
+
+    for name in SCHEDULES:
+        ranks = dist.get_world_size() if dist.is_initialized() else 1
+        last = ap.schedule(name, ranks=ranks, microbatches=3).placement.stages - 1
+        trial = Trial(Unused, name, tie=share_extra, tied={f"{last}.extra": "0.extra"} if last else {})
+        trial.both(batches(3))
+
+
+def share_extra(stages):
+    if 0 in stages and max(stages):
+        stages[max(stages)].extra = stages[0].extra
+
+
 def copies_of_a_tied_parameter_that_differ_are_refused_everywhere():
     trial = tied_trial("1f1b")
     last = len(trial.whole) - 1
@@ -407,8 +527,13 @@ CASES = (
     preparing_changes_nothing,
     evaluation_is_possible_at_any_time,
     shapes_and_modes_may_change_between_steps,
+    changes_of_python_values_between_steps_are_noticed,
+    who_prepares_again_and_again_is_told_why,
+    a_loss_may_be_a_module_with_buffers,
+    a_step_that_failed_keeps_nothing,
     dropout_is_the_same_in_forward_and_backward,
     tied_parameters_have_one_gradient_and_stay_identical,
+    a_tied_parameter_that_nothing_uses_has_no_gradient,
     copies_of_a_tied_parameter_that_differ_are_refused_everywhere,
     as_many_microbatches_are_alive_as_the_simulator_says,
     a_step_leaves_no_tensor_but_gradients_and_losses,

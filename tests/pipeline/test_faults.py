@@ -107,9 +107,19 @@ def test_a_fault_crosses_expert_groups_to_the_other_pipeline(tmp_path, kind):
 
 
 @pytest.mark.slow
+def test_pipelines_of_one_rank_that_share_experts_stop_together_in_their_first_step(tmp_path):
+    found = run_faulty(tmp_path, 2, "raise", 1, schedule="gpipe", layout="alone", ending="end")
+    for said in (found[0], found[1]):
+        assert "rank 1 stopped: in 0F1 (stage 0, microbatch 1), region moe/dispatch, at touch: " in said["said"]
+        assert said["took_s"] < TIMEOUT.total_seconds() / 2
+    assert "so rank 0 stopped: in 0F" in found[0]["said"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "text"), [("memory", "OutOfMemoryError: out of memory"), ("interrupt", "Keyboard")])
 def test_running_out_of_memory_and_an_interrupt_are_told_as_well(tmp_path, kind, text):
     found = run_faulty(tmp_path, 2, kind, 0)
     for said in found.values():
         assert text in said["said"]
         assert said["took_s"] < TIMEOUT.total_seconds() / 2
+    assert "rank 0 stopped: in 0F1 (stage 0, microbatch 1), region moe/dispatch, at touch: " in found[1]["said"]

@@ -26,6 +26,13 @@ SAID = {
     "cut": "stage 1 on rank 1: CaptureError: cannot trace Wide",
     "no grad": "step differentiates, and is called inside torch.no_grad",
     "meta": "1.first.weight is on the meta device and has no values",
+    "tied": "different arguments, the tied parameters: [] and [('1.first.bias', '0.first.bias')]",
+    "scale": "the scale of loss is '1': give a number, or a tensor without dimensions",
+    "dtype": "stage 1 on rank 1: CaptureError: cannot trace Block: aten.addmm.default in Block.first",
+    "constant": "stage 0 on rank 0: PipelineError: stage 0 returns something that its next stage cannot be told (",
+    "crossed": "rank 0 and rank 1 have different arguments, the pipeline: number ",
+    "clip and step": "rank 0 and rank 1 have different arguments, call: step and clip_grad_norm_",
+    "clip": "different arguments, options: max_norm=1.0, norm_type=2.0 and max_norm=2.0, norm_type=2.0",
     "policy name": "planning combined graphs failed on rank 0: ",
 }
 
@@ -43,14 +50,17 @@ def test_a_mistake_is_raised_on_both_ranks(found, name):
         assert SAID[name] in found[rank][name]
 
 
-def test_after_mistakes_the_same_groups_run_a_step(found):
-    assert [found[rank]["fine"] for rank in range(2)] == ["", ""]
+@pytest.mark.parametrize("name", ["first", "second", "first again", "replaced", "fine"])
+def test_between_and_after_mistakes_the_same_groups_run_steps(found, name):
+    assert [found[rank][name] for rank in range(2)] == ["", ""]
 
 
-def test_a_rank_that_calls_step_alone_is_told_so_within_the_timeout(found):
-    assert "waited for all ranks to call step, and that failed within 3 s" in found[0]["alone"]
-    assert "did not make the same call" in found[0]["alone"]
-    assert "no word from rank 1" in found[0]["alone"]
+@pytest.mark.parametrize("name", ["step", "clip_grad_norm_"])
+def test_a_rank_that_calls_alone_is_told_so_within_the_timeout(found, name):
+    said = found[0][f"{name} alone"]
+    assert f"waited for all ranks to call {name}, and that failed within 3 s" in said
+    assert "did not make the same call" in said
+    assert "no word from rank 1" in said
 
 
 def one(count=1, name="gpipe", **options):
@@ -76,6 +86,38 @@ def test_several_first_stages_want_their_inputs_by_keyword():
     pipe = ap.Pipeline([Block(6, 0), Block(6, 1), Block(6, 2)], schedule, loss_fn=loss_of)
     with pytest.raises(ap.PipelineError, match="several stages take the inputs of a step, 0 and 1: give them by key"):
         pipe.step(torch.ones(1, 6), target=torch.ones(1, 6))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"schedule": "1f1b"}, "the schedule is a str: give a Schedule, such as ap.schedule"),
+        ({"schedule": ap.schedule_spec("gpipe", ranks=1, microbatches=2)}, r"a ScheduleSpec: .* the spec's build\(\)"),
+        ({"stages": nn.Identity()}, "stages is a Identity: give a list of modules"),
+        ({"timeout": 60}, "timeout=60: give a datetime.timedelta"),
+        ({"batch_dims": 0}, "batch_dims is a int: give a dictionary"),
+        ({"tied": ["1.weight"]}, "tied is a list: give a dictionary"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused_when_the_pipeline_is_made(changed, message):
+    arguments = {"stages": [nn.Identity()], "schedule": ap.schedule("gpipe", ranks=1, microbatches=2), **changed}
+    with pytest.raises(ap.PipelineError, match=message):
+        ap.Pipeline(**arguments)
+
+
+@pytest.mark.parametrize("scale", ["1", None, [1.0, 1.0], torch.ones(2), torch.tensor(1j)])
+def test_a_loss_scale_that_is_no_number_is_refused_before_anything_runs(scale):
+    pipe = one()
+    with pytest.raises(ap.PipelineError, match="^the scale of loss is .*: give a number"):
+        pipe.step(torch.ones(4, 6), target=torch.ones(4, 6), loss_scale=scale)
+    assert all(parameter.grad is None for parameter in pipe.parameters())
+
+
+def test_a_step_under_a_schedule_without_backwards_is_refused():
+    pipe = one(name="forward-only")
+    with pytest.raises(ap.PipelineError, match="no backward, so that step would compute no gradient: call eval"):
+        pipe.step(torch.ones(4, 6), target=torch.ones(4, 6))
+    assert len(pipe.eval(torch.ones(4, 6))) == 2
 
 
 def test_a_schedule_for_more_ranks_than_there_are_is_refused():
@@ -140,6 +182,18 @@ def test_a_target_counts_as_forgotten_only_where_the_loss_is_what_fails():
     with pytest.raises(ap.PipelineError) as caught:
         pipe.step(torch.ones(4, 5))
     assert "without target" not in str(caught.value)
+
+
+def test_a_call_inside_a_call_is_refused():
+    spec = ap.schedule_spec("gpipe", ranks=1, microbatches=1)
+    schedule = dataclasses.replace(spec, operations=(ap.Operation("OFFLOAD", after="F"),)).build()
+    pipe = ap.Pipeline([Block(6, 0)], schedule, loss_fn=loss_of)
+    x = torch.ones(1, 6)
+    pipe.register("OFFLOAD", lambda *_: pipe.eval(x))
+    with pytest.raises(ap.PipelineError, match="eval was called while step of the same pipeline runs"):
+        pipe.step(x, target=x)
+    pipe.register("OFFLOAD", lambda *_: None)
+    assert len(pipe.step(x, target=x)) == 1
 
 
 def test_a_single_rank_that_failed_can_be_called_again():

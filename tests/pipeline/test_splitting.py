@@ -237,3 +237,27 @@ def test_an_input_that_forward_does_not_have_is_refused():
         ap.split(AllOptional(), at=["linear"])
     with pytest.raises(ap.PipelineError, match="split takes a module"):
         ap.split([nn.Linear(1, 1)], at=["0"])
+
+
+class Tagged(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x, mask):
+        with ap.region("first"):
+            y = torch.cat([self.first(x), x]) * 2
+        with ap.region("second"):
+            return nn.functional.relu(self.second(y).mul(3)) * mask[:, None] + 1
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_functions_and_operators_between_calls_keep_their_tags_also_under_strict_tracing(strict):
+    model, x, mask = Tagged(), torch.randn(2, 4), torch.arange(4) > 1
+    first, second = ap.split(model, at=["second"])
+    given = first(x, mask)
+    assert torch.equal(second(*given), model(x, mask))
+    for stage, args, region in ((first, (x, mask), "first"), (second, given, "second")):
+        graphs = ap.trace(stage, args, strict=strict)
+        found = {row.region for row in ap.region_table(graphs.forward)}
+        assert found == {region}

@@ -97,6 +97,7 @@ class Trial:
                 )
                 if own.grad is not None:
                     close(own.grad, whole[name].grad, f"gradient of {stage}.{name}", tolerance)
+                    assert own.grad.is_sparse or own.grad.stride() == whole[name].grad.stride()
             for name, own in self.whole[stage].named_buffers():
                 close(module.get_buffer(name), own, f"buffer {stage}.{name}", tolerance)
 
