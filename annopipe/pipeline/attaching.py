@@ -1,6 +1,7 @@
 """``attach``: run a schedule object of torch.distributed.pipelining with annopipe's graphs and policies."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -98,6 +99,7 @@ class _AttachedPipeline(Pipeline):
             fixed_sums=fixed_sums,
             timeout=timeout,
         )
+        self._settings = dataclasses.replace(self._settings, spreads_lists=True)  # upstream takes them for tuples
 
     def train(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any) -> list[torch.Tensor] | None:
         """As ``step``, whatever the keyword arguments are called."""

@@ -74,14 +74,18 @@ def our_step(
     return Step(lambda: pipe.step(inputs, target=target), list(modules.values()))
 
 
-def eager_step(name: str, modules: dict[int, nn.Module], case: MoeCase, groups: Groups) -> Step:
-    """A step of the eager runtime."""
+def eager_step(
+    name: str, modules: dict[int, nn.Module], case: MoeCase, groups: Groups, attached: StageNodeCosts | None = None
+) -> Step:
+    """A step of the eager runtime; of ours, with the same schedule object, where costs are given."""
     count = schedule_of(name, case).placement.stages
     stages: list[Any] = [
         pipelining.PipelineStage(module, stage, count, torch.device("cpu"), group=groups.pipeline)
         for stage, module in modules.items()
     ]
     runtime = _UPSTREAM[name](stages, case.microbatches, loss_fn=mean_square, scale_grads=False)
+    if attached is not None:
+        ap.attach(runtime, case.policy, costs=attached, plan_group=groups.experts)
     inputs, target = _batch(case)
     arguments = (inputs,) if 0 in modules else ()
     wanted = target if count - 1 in modules else None

@@ -33,21 +33,22 @@ CLASSES = {
 
 
 class Block(nn.Module):
-    """Two tensors in and out, a keyword, a frozen parameter; no buffer, since upstream updates those too often."""
+    """Two tensors in, a list out, a keyword, a frozen parameter, dropout; no buffer: upstream updates it too often."""
 
     def __init__(self, stage, count):
         super().__init__()
         torch.manual_seed(100 + stage)
         self.first, self.second = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
         self.norm = nn.LayerNorm(WIDTH)
+        self.dropout = nn.Dropout(0.3)
         self.frozen = nn.Parameter(torch.ones(WIDTH), requires_grad=False)
         self.is_last = stage == count - 1
 
     def forward(self, x, mask, scale=None):
         with ap.region("mlp"):
-            y = x + self.second(torch.tanh(self.first(x))) * mask * self.frozen
+            y = x + self.second(self.dropout(torch.tanh(self.first(x)))) * mask * self.frozen
         y = self.norm(y if scale is None else y * scale)
-        return y if self.is_last else (y, mask)
+        return y if self.is_last else [y, mask]
 
 
 def squares(output, target, weight=1.0):
