@@ -7,12 +7,13 @@ from torch.utils._pytree import (
     TreeSpec,
     tree_flatten,
     tree_leaves,
+    tree_map,
     tree_map_only,
     tree_structure,
     tree_unflatten,
 )
 
-__all__ = ["TreeSpec", "leaf_paths", "tree_flatten", "tree_leaves", "tree_map_only", "tree_unflatten"]
+__all__ = ["TreeSpec", "leaf_paths", "tree_flatten", "tree_leaves", "tree_map", "tree_map_only", "tree_unflatten"]
 
 
 def leaf_paths(tree: Any, name: str) -> list[str]:

@@ -31,6 +31,7 @@ ADAPTERS = {
     "annopipe/models/exchange.py": "torch.distributed._functional_collectives (registers the gradient of waiting)",
     "annopipe/models/plain.py": "torch.distributed._functional_collectives (the model as users write it)",
     "annopipe/ordering/torch_scheduler.py": "torch._inductor.fx_passes.overlap_scheduling (the policy torch)",
+    "annopipe/pipeline/module_state.py": "nn.Module (its tables of parameters, buffers and children)",
     "annopipe/pipeline/profiling.py": "whether a profiler records",
     "annopipe/pipeline/python_state.py": "hooks of a tensor",
     "annopipe/pipeline/upstream_schedules.py": "torch.distributed.pipelining (schedule objects and stages)",

@@ -104,7 +104,7 @@ class StageGraphs:
         parameters = dict(module.named_parameters(remove_duplicate=False))
         buffers = dict(module.named_buffers(remove_duplicate=False))
         values: dict[str, Any] = {}
-        for port in self._bound_ports():
+        for port in self.bound_ports():
             name, tensors = port.name.partition(".")[2], parameters if port.role == "param" else buffers
             if name not in tensors:
                 raise GraphError(
@@ -115,6 +115,12 @@ class StageGraphs:
             values[port.name] = tensors[name]
         self._check_tying({**buffers, **parameters})
         return values
+
+    def bound_ports(self) -> list[Port]:
+        """The parameter and buffer ports of the forward and the backward, once each: "param.weight"."""
+        graphs = [self.forward, *([self.backward] if self.backward else [])]
+        ports = {port.name: port for graph in graphs for port in graph.inputs if port.role in ("param", "buffer")}
+        return list(ports.values())
 
     def bind_inputs(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Values for the input ports from a call like the traced one, with ``target=...`` where a loss was traced.
@@ -185,11 +191,6 @@ class StageGraphs:
         for name, parameter in module.named_parameters():
             if parameter.requires_grad and name in self.frozen:
                 raise CaptureError(f"parameter {name} requires grad now and did not when traced: trace again")
-
-    def _bound_ports(self) -> list[Port]:
-        graphs = [self.forward, *([self.backward] if self.backward else [])]
-        ports = {port.name: port for graph in graphs for port in graph.inputs if port.role in ("param", "buffer")}
-        return list(ports.values())
 
 
 def _of(values: Mapping[str, Any], port: Port) -> Any:

@@ -1,7 +1,6 @@
 """``attach``: run a schedule object of torch.distributed.pipelining with annopipe's graphs and policies."""
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -13,9 +12,9 @@ from torch import nn
 from annopipe.errors import PipelineError
 from annopipe.ordering.combining import StageNodeCosts
 from annopipe.ordering.registry import Policy
+from annopipe.pipeline.calls import Call, cut_calls
 from annopipe.pipeline.checks import check_grad_mode
 from annopipe.pipeline.pipeline import Pipeline
-from annopipe.pipeline.preparing import Call
 from annopipe.pipeline.upstream_schedules import TorchSchedule, UpstreamSchedule
 
 __all__ = ["attach"]
@@ -77,6 +76,8 @@ class _AttachedPipeline(Pipeline):
         loss_kwargs: what the loss takes in the next step besides output and target.
     """
 
+    _spreads_lists = True  # as upstream does
+
     def __init__(
         self,
         upstream: UpstreamSchedule,
@@ -99,7 +100,6 @@ class _AttachedPipeline(Pipeline):
             fixed_sums=fixed_sums,
             timeout=timeout,
         )
-        self._settings = dataclasses.replace(self._settings, spreads_lists=True)  # upstream takes them for tuples
 
     def train(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any) -> list[torch.Tensor] | None:
         """As ``step``, whatever the keyword arguments are called."""
@@ -128,9 +128,10 @@ class _AttachedPipeline(Pipeline):
         return {parameter: divisor for divisor, module in own for parameter in module.parameters() if divisor > 1}
 
     def _calls(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any) -> list[Call]:
-        args, named, targets = self._upstream.cut(inputs, kwargs, target)
+        args, named, targets = self._upstream.cut(inputs, kwargs, target if self.holds_last else None)
         packed = [None if part is None else (part, dict(self.loss_kwargs)) for part in targets]
-        return self._cut_calls(args, named, packed)
+        has_first = self._finder.first is not None
+        return cut_calls(args, named, packed, self._upstream.microbatches, has_first=has_first)
 
 
 class _Loss:

@@ -53,10 +53,11 @@ class TensorLeaf:
 class Boundary:
     """The output of a stage.
 
+    form: the containers, with numbers for leaves; not a ``TreeSpec``, which PyTorch warns of when it is unpickled.
     tensors: in flattening order.  constants: the other leaves, by their position among all leaves.
     """
 
-    spec: pytrees.TreeSpec
+    form: Any
     tensors: tuple[TensorLeaf, ...]
     constants: tuple[tuple[int, Any], ...]
 
@@ -73,15 +74,16 @@ class Boundary:
         constants = {guard.path: guard.value for guard in layout.constants}
         tensors = [_leaf(ports[path], path in tangents, stage) for path in layout.paths if path in layout.tensors]
         others = [(at, constants[path]) for at, path in enumerate(layout.paths) if path not in layout.tensors]
-        for value in (layout.spec, *(value for _, value in others)):
+        form = pytrees.tree_unflatten(range(len(layout.paths)), layout.spec)
+        for value in (form, *(value for _, value in others)):
             _check_told(value, stage)
-        return cls(layout.spec, tuple(tensors), tuple(others))
+        return cls(form, tuple(tensors), tuple(others))
 
     def call_with(self, tensors: Sequence[Any], *, spreads_lists: bool = False) -> tuple[Any, ...]:
         """The positional arguments of the next stage: the elements of a tuple, of a list where that is asked for."""
         known, rest = dict(self.constants), iter(tensors)
         leaves = [known[at] if at in known else next(rest) for at in range(len(self.tensors) + len(known))]
-        value = pytrees.tree_unflatten(leaves, self.spec)
+        value = pytrees.tree_unflatten(leaves, pytrees.tree_flatten(self.form)[1])
         return tuple(value) if type(value) is tuple or (spreads_lists and type(value) is list) else (value,)
 
 

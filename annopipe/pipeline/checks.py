@@ -30,7 +30,6 @@ __all__ = [
     "check_transport",
     "facts_of",
     "one_per_stage",
-    "place_in",
 ]
 
 
@@ -57,15 +56,6 @@ def check_trains(schedule: Schedule) -> None:
             "the schedule has no backward, so that step would compute no gradient: call eval, or take a schedule that "
             "trains"
         )
-
-
-def place_in(group: dist.ProcessGroup | None) -> tuple[int, int, dist.ProcessGroup | None]:
-    """This rank and the size of the pipeline; the group is None when it is this rank alone."""
-    if group is None and not (dist.is_available() and dist.is_initialized()):
-        return 0, 1, None
-    found = group if group is not None else dist.group.WORLD
-    size = dist.get_world_size(found)
-    return dist.get_rank(found), size, found if size > 1 else None
 
 
 def check_made(stages: Sequence[nn.Module | None], schedule: Schedule, rank: int, size: int) -> None:
@@ -168,12 +158,15 @@ def check_scales(scales: Mapping[str, Any]) -> None:
             raise PipelineError(f"the scale of {name} is {given}: give a number, or a tensor without dimensions")
 
 
-def check_modules(modules: Mapping[int, nn.Module]) -> None:
-    """Raises PipelineError for stages of a rank that have no memory, or have it in several places."""
+def check_modules(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raises PipelineError for stages of a rank that have no memory, or have it in several places.
+
+    Args:
+        tensors: the parameters and buffers of all of them, by "stage.name".
+    """
     first: dict[torch.device, str] = {}
-    for index, module in modules.items():
-        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-            first.setdefault(tensor.device, f"{index}.{name}")
+    for name, tensor in tensors.items():
+        first.setdefault(tensor.device, name)
     if torch.device("meta") in first:
         raise PipelineError(
             f"{first[torch.device('meta')]} is on the meta device and has no values: initialise the stages of this "

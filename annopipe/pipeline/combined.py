@@ -52,8 +52,11 @@ class Combined:
         self.plan.check_ranks()
         self._call = GraphCall(self.plan.graph, lanes_of([part.kind for _, part in present]))
 
-    def __call__(self, values: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The results of each part, in the order of the parts; empty for a part without a graph."""
+    def __call__(self, values: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The results of each part, in the order of the parts; empty for a part without a graph.
+
+        The dictionaries of values are empty afterwards.
+        """
         found = iter(self._call(*[values[index] for index in self._present]))
         return [next(found) if index in self._present else {} for index in range(len(values))]
 

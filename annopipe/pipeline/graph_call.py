@@ -1,17 +1,22 @@
-"""Call a stage graph, or several as one combined graph, on the values of microbatches, with little overhead."""
+"""Call a stage graph, or several as one combined graph, on the values of microbatches, with little overhead.
+
+Eager autograd frees what a backward has used while the rest of it runs. So does a graph here: it is called with one
+list, takes its values out of it, and generated code forgets each value after its last use.
+"""
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import fx
 
 from annopipe.graphs.ports import Port
-from annopipe.graphs.stage_graph import StageGraph
+from annopipe.graphs.stage_graph import StageGraph, body, input_nodes
 from annopipe.pipeline.profiling import is_profiled, with_ranges
 
-__all__ = ["GraphCall"]
+__all__ = ["GraphCall", "taking"]
 
 
 class GraphCall:
@@ -22,32 +27,34 @@ class GraphCall:
 
     def __init__(self, graph: StageGraph, lanes: Sequence[str] = ()) -> None:
         # Not the module, which prints what fails and forgets the line; nobody can have put a hook on it.
-        self._forward = graph.module.forward
+        self._forward = taking(graph).forward
         self._graph = graph
-        self._inputs = [_split(port, lanes) for port in graph.inputs]
+        self._inputs = [_split(port, lanes) for port in reversed(graph.inputs)]  # they are taken from the end
         self._outputs = [_split(port, lanes) for port in graph.outputs]
         self._lanes = max(1, len(lanes))
         self._devices = sorted({port.device for port in graph.inputs if port.device not in ("", "meta")})
 
-    def __call__(self, *values: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The results, by port name, one dictionary per lane."""
+    def __call__(self, *values: dict[str, Any]) -> list[dict[str, Any]]:
+        """The results, by port name, one dictionary per lane; the dictionaries of values are empty afterwards."""
         given = [values[lane][name] for lane, name in self._inputs]
+        for own in values:
+            own.clear()
         with torch.no_grad():
             if any(map(torch.is_autocast_enabled, self._devices)):
                 found = self._without_autocast(given)
             else:
-                found = self._now(*given)
+                found = self._now(given)
         results: list[dict[str, Any]] = [{} for _ in range(self._lanes)]
         for (lane, name), value in zip(self._outputs, found, strict=True):
             results[lane][name] = value
         return results
 
-    def _without_autocast(self, given: Sequence[Any]) -> Any:
+    def _without_autocast(self, given: list[Any]) -> Any:
         """Casts are nodes of the graph."""
         with contextlib.ExitStack() as stack:
             for device in self._devices:
                 stack.enter_context(torch.autocast(device, enabled=False))
-            return self._now(*given)
+            return self._now(given)
 
     @property
     def _now(self) -> Callable[..., Any]:
@@ -55,8 +62,25 @@ class GraphCall:
 
     @functools.cached_property
     def _with_ranges(self) -> Callable[..., Any]:
-        run: Callable[..., Any] = with_ranges(self._graph).forward
+        run: Callable[..., Any] = taking(with_ranges(self._graph)).forward
         return run
+
+
+def taking(graph: StageGraph) -> fx.GraphModule:
+    """The graph as a module that takes its values from the end of a list, which is empty before anything is computed.
+
+    Whoever calls a function holds its arguments until it returns, so that no value can be freed before.
+    """
+    copy = graph.copy()
+    inputs = input_nodes(copy.graph)
+    with copy.graph.inserting_before(next(iter(copy.graph.nodes))):
+        values = copy.graph.placeholder("values")
+    first = next(iter(body(copy.graph)), copy.graph.output_node())
+    with copy.graph.inserting_before(first):
+        for node in inputs:
+            node.replace_all_uses_with(copy.graph.call_method("pop", (values,)))
+            copy.graph.erase_node(node)
+    return copy.module
 
 
 def _split(port: Port, lanes: Sequence[str]) -> tuple[int, str]:

@@ -69,14 +69,16 @@ class Interpreter:
 
     def _combine(self, parts: Sequence[Action], combined: Combined, inputs: StepInputs) -> None:
         running = [(part.kind, self._stages[part.stage], part.microbatch or 0) for part in parts]
-        values: list[Mapping[str, Any]] = []
-        for kind, local, microbatch in running:
-            present = kind == "F" or local.has_backward
-            if present:
+        present = [kind == "F" or local.has_backward for kind, local, _ in running]
+        for (kind, local, microbatch), runs in zip(running, present, strict=True):
+            if runs:
                 self._begin(kind, local, microbatch, inputs)
-            values.append(local.values(microbatch) if present else {})
-        for (kind, local, microbatch), result in zip(running, combined(values), strict=True):
-            if kind == "F" or local.has_backward:
+        taken = [
+            local.take(kind, microbatch) if runs else {}
+            for (kind, local, microbatch), runs in zip(running, present, strict=True)
+        ]
+        for (kind, local, microbatch), runs, result in zip(running, present, combined(taken), strict=True):
+            if runs:
                 self._end(kind, local, microbatch, result)
 
     def _begin(self, kind: str, local: LocalStage, microbatch: int, inputs: StepInputs) -> None:

@@ -16,9 +16,9 @@ from annopipe.graphs.stage_graphs import StageGraphs
 __all__ = [
     "BatchDims",
     "call_values",
+    "constant_text",
     "graph_values",
     "later_values",
-    "module_text",
     "positional_names",
     "signature_text",
     "split_batch",
@@ -145,30 +145,19 @@ def graph_values(graphs: StageGraphs, values: Mapping[str, Any]) -> dict[str, An
     return {name: ports[name].laid_out(value.detach()) for name, value in values.items() if name in ports}
 
 
-def module_text(module: nn.Module) -> str:
-    """What decides whether the graphs of a module still hold: modes, and kinds of parameters and buffers."""
-    modes = [child.training for child in module.modules()]
-    tensors = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
-    kinds = [(name, t.dtype, t.shape, t.device, t.requires_grad) for name, t in tensors]
-    casts = [
-        (device, torch.get_autocast_dtype(device))
-        for device in sorted({"cpu", *(t.device.type for _, t in tensors)} - {"meta"})
-        if torch.is_autocast_enabled(device)
-    ]
-    return f"{modes} {kinds} {casts} {torch.get_default_dtype()}"
-
-
 def signature_text(value: Any) -> str:
-    """What decides whether a prepared pipeline fits a call: structure, shapes, dtypes, and the values of constants."""
+    """The structure, shapes, dtypes and constants of arguments, for messages."""
     leaves, spec = pytrees.tree_flatten(value)
     kinds = [
-        f"{leaf.dtype}{tuple(leaf.shape)}{leaf.requires_grad}" if isinstance(leaf, torch.Tensor) else _constant(leaf)
+        f"{leaf.dtype}{tuple(leaf.shape)}{leaf.requires_grad}"
+        if isinstance(leaf, torch.Tensor)
+        else constant_text(leaf)
         for leaf in leaves
     ]
     return f"{spec} {kinds}"
 
 
-def _constant(leaf: Any) -> str:
+def constant_text(leaf: Any) -> str:
     """A constant in full, as the guards of a graph compare it; arrays print the same when they differ in the middle."""
     try:
         return repr(leaf) if isinstance(leaf, (bool, int, float, str, type(None))) else repr(snapshot(leaf))

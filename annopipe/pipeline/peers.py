@@ -23,7 +23,7 @@ from annopipe.pipeline.alarm import Alarm
 from annopipe.pipeline.closing import reason_of, was_closed
 from annopipe.pipeline.places import place_of
 
-__all__ = ["AgreedError", "Peers"]
+__all__ = ["AgreedError", "Peers", "place_in"]
 
 T = TypeVar("T")
 _POLLS = 20  # in one timeout
@@ -374,3 +374,12 @@ def _digest(text: str) -> int:
 
 def _short(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:60]}... (of {len(text)} characters)"
+
+
+def place_in(group: dist.ProcessGroup | None) -> tuple[int, int, dist.ProcessGroup | None]:
+    """This rank and the size of the pipeline; the group is None when it is this rank alone."""
+    if group is None and not (dist.is_available() and dist.is_initialized()):
+        return 0, 1, None
+    found = group if group is not None else dist.group.WORLD
+    size = dist.get_world_size(found)
+    return dist.get_rank(found), size, found if size > 1 else None

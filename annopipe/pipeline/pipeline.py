@@ -1,64 +1,51 @@
 """``Pipeline``: train the stages of a model under a pipeline schedule, with explicit graphs, on torch.distributed."""
 
 import contextlib
-import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from annopipe.errors import PipelineError
-from annopipe.graphs.arguments import TARGET
 from annopipe.graphs.stage_graphs import AUXILIARY_LOSS, LOSS
 from annopipe.ordering.combining import StageNodeCosts
 from annopipe.ordering.plan import OverlapPlan
 from annopipe.ordering.registry import Policy
+from annopipe.pipeline.calls import Call, cut_calls, split_calls
 from annopipe.pipeline.checks import (
     check_grad_mode,
     check_inputs,
     check_kinds,
     check_loss,
     check_made,
-    check_modules,
     check_operations,
     check_scales,
     check_trains,
     check_transport,
     facts_of,
     one_per_stage,
-    place_in,
 )
-from annopipe.pipeline.combined import Combined, Parts
-from annopipe.pipeline.evaluation import evaluation_mode, forwards_of
+from annopipe.pipeline.combined import Parts
+from annopipe.pipeline.evaluation import evaluation_mode
+from annopipe.pipeline.finding import Finder, States
 from annopipe.pipeline.interpreter import Interpreter, Operation
 from annopipe.pipeline.messages import Messages
-from annopipe.pipeline.microbatches import (
-    BatchDims,
-    call_values,
-    later_values,
-    module_text,
-    positional_names,
-    signature_text,
-    split_batch,
-)
-from annopipe.pipeline.peers import Peers
-from annopipe.pipeline.prepared import Prepared
-from annopipe.pipeline.preparing import Call, Settings, accepted, prepare
-from annopipe.pipeline.python_state import State, loss_state, module_state
+from annopipe.pipeline.microbatches import BatchDims, call_values, later_values
+from annopipe.pipeline.peers import Peers, place_in
+from annopipe.pipeline.preparing import Settings, accepted, prepare
 from annopipe.pipeline.stage import LocalStage
 from annopipe.pipeline.step_inputs import Scale, StepInputs
+from annopipe.pipeline.step_results import in_order, of_last
 from annopipe.pipeline.tied import TiedParameters, with_copies
 from annopipe.scheduling.actions import BUILTIN_KINDS
 from annopipe.scheduling.schedule_class import Schedule
 
 __all__ = ["Pipeline"]
-
-T = TypeVar("T")
-_Ready = tuple[dict[int, LocalStage], Interpreter, dict[Parts, Combined]]
 
 
 class Pipeline:
@@ -89,7 +76,7 @@ class Pipeline:
         fixed_sums: add up a stage's gradients in the order of microbatches, so that a schedule changes no bit of them,
             save of tied parameters; of the library's schedules only looped-bfs adds in another order without it.
             Gradients that come early are kept until it is their turn.
-        keep_outputs: keep what the last stage returns in a step, for ``outputs``.
+        keep_outputs: also an attribute; ``outputs`` is what the last stage returned in the last step, on its rank.
         timeout: how long a rank waits for another, in messages and in the collectives of graphs, before all ranks stop
             and say what they waited for; then the connections of the groups are closed, and the ranks have to be
             started again. While stages are traced, the limit of the process group itself holds.
@@ -104,6 +91,8 @@ class Pipeline:
     >>> len(losses), model[0].weight.grad.shape
     (2, torch.Size([4, 4]))
     """
+
+    _spreads_lists = False
 
     def __init__(
         self,
@@ -133,17 +122,20 @@ class Pipeline:
         lowered = schedule.lowered()
         others = [plan_group] if plan_group is not None else []
         self._peers = Peers(group, others, timeout, facts_of(lowered, policy, tied))
-        self._settings = Settings(lowered, rank, self._peers, plan_group, loss_fn, policy, costs, fixed_sums)
+        made = lowered, rank, self._peers, plan_group, loss_fn, policy, costs, fixed_sums
+        self._settings = Settings(*made, spreads_lists=self._spreads_lists)
         self._messages = Messages(group, timeout)
         self._operations: dict[str, Operation] = {}
-        self._prepared: Prepared[_Ready] = Prepared()
+        self._plans: dict[Parts, OverlapPlan] = {}
         self._auxiliary: dict[int, list[torch.Tensor]] = {}
-        self._running: Mapping[int, LocalStage] = {}
-        self._outputs: list[Any] | None = None
+        self._stages: Mapping[int, LocalStage] = {}  # while they run
         self.keep_outputs = keep_outputs
+        self.outputs: list[Any] | None = None
         self._batch_dims = dict(batch_dims)
         ties = with_copies(tied, self._modules, schedule.placement)
         self._tied = TiedParameters(ties, self._modules, schedule.placement, rank)
+        make = partial(prepare, messages=self._messages, operations=self._operations)
+        self._finder = Finder(self._settings, self._modules, self._tied, make)
 
     @property
     def schedule(self) -> Schedule:
@@ -179,22 +171,21 @@ class Pipeline:
         return dict(self._auxiliary)
 
     @property
-    def outputs(self) -> list[Any] | None:
-        """What the last stage returned for every microbatch of the last step, on its rank, if ``keep_outputs``."""
-        return self._outputs
-
-    @property
     def holds_last(self) -> bool:
         """Whether this rank holds the last stage, or that of a copy, and so returns losses."""
         return not self._modules.keys().isdisjoint(self.schedule.placement.output_stages)
 
-    @property
-    def _sources(self) -> list[int]:
-        """The stages of this rank that the inputs of a step go to."""
-        return [index for index in self.schedule.placement.sources if index in self._modules]
-
     def register(self, name: str, function: Operation) -> None:
         """Say what an operation that the schedule inserts does: ``function(stage, microbatch)``; see ``map_saved``.
+
+        >>> import dataclasses, annopipe as ap
+        >>> spec = ap.schedule_spec("gpipe", ranks=1, microbatches=2)
+        >>> spec = dataclasses.replace(spec, operations=(ap.Operation("OFFLOAD", after="F"),))
+        >>> pipe = ap.Pipeline([nn.Linear(4, 2)], spec.build(), loss_fn=nn.MSELoss())
+        >>> pipe.register("OFFLOAD", lambda stage, microbatch: print(f"offload {stage} {microbatch}"))
+        >>> losses = pipe.step(torch.ones(6, 4), target=torch.zeros(6, 2))
+        offload 0 0
+        offload 0 1
 
         Raises PipelineError when the schedule has no such operation on this rank.
         """
@@ -213,7 +204,7 @@ class Pipeline:
 
         Raises PipelineError outside of a step, and for a microbatch that has saved nothing there.
         """
-        if (found := self._running.get(stage)) is None:
+        if (found := self._stages.get(stage)) is None:
             raise PipelineError(f"map_saved: no step runs, or stage {stage} is not on this rank")
         found.map_saved(microbatch, change)
 
@@ -236,13 +227,28 @@ class Pipeline:
         return (parameter for _, parameter in self.named_parameters())
 
     def plans(self) -> dict[Parts, OverlapPlan]:
-        """The plan of every combined graph of this rank; empty before the first step."""
-        return {parts: found.plan for _, _, combined in self._prepared.values() for parts, found in combined.items()}
+        """The plan of every combined graph of this rank in the last step, or ``prepare``; empty before the first.
+
+        >>> import annopipe as ap
+        >>> stages = [nn.Linear(4, 4), nn.Linear(4, 2)]
+        >>> pipe = ap.Pipeline(stages, ap.schedule("dualpipev", ranks=1, microbatches=2), loss_fn=nn.MSELoss())
+        >>> pipe.prepare(torch.ones(6, 4), target=torch.zeros(6, 2))
+        >>> list(pipe.plans())
+        [(('F', 1), ('B', 0))]
+        """
+        return dict(self._plans)
 
     def prepare(self, *inputs: Any, target: Any = None, **kwargs: Any) -> None:
-        """Trace, agree with the other ranks and plan, as the first step would; call it with a step's arguments."""
+        """Trace, agree with the other ranks and plan, as the first step would; call it with a step's arguments.
+
+        Nothing is computed. What was prepared for the last 64 combinations of shapes, constants and modes is kept.
+
+        >>> import annopipe as ap
+        >>> pipe = ap.Pipeline([nn.Linear(4, 2)], ap.schedule("gpipe", ranks=1, microbatches=2), loss_fn=nn.MSELoss())
+        >>> pipe.prepare(torch.ones(6, 4), target=torch.zeros(6, 2))
+        """
         with self._peers.calling("prepare"):
-            self._find(self._calls(inputs, kwargs, target))
+            self._find(self._calls(inputs, kwargs, target), self._finder.states())
 
     def step(
         self,
@@ -284,82 +290,85 @@ class Pipeline:
         loss_scale: Scale = 1.0,
         auxiliary_scale: Scale | None = None,
     ) -> list[torch.Tensor] | None:
-        """As ``step``, with one entry per microbatch, already cut; all have the same shapes."""
+        """As ``step``, with one entry per microbatch, already cut; all have the same shapes.
+
+        Args:
+            args: for each microbatch the tuple of the first stage's positional arguments; ``(x,)`` when there is one.
+            kwargs, targets: for each microbatch its keyword arguments, and the target of its loss.
+            loss_scale, auxiliary_scale: as for ``step``.
+
+        >>> import annopipe as ap
+        >>> pipe = ap.Pipeline([nn.Linear(4, 2)], ap.schedule("gpipe", ranks=1, microbatches=2), loss_fn=nn.MSELoss())
+        >>> parts, targets = [torch.ones(3, 4), torch.zeros(3, 4)], [torch.ones(3, 2), torch.zeros(3, 2)]
+        >>> len(pipe.step_microbatches([(part,) for part in parts], targets=targets))
+        2
+        """
         with self._peers.calling("step"):
-            return self._step(self._cut_calls(args, kwargs, targets), loss_scale, auxiliary_scale)
+            check_inputs(self.schedule.placement, len(args[0]) if args else 0)
+            has_first, targets = self._finder.first is not None, targets if self.holds_last else None
+            calls = cut_calls(args, kwargs, targets, self.schedule.microbatches, has_first=has_first)
+            return self._step(calls, loss_scale, auxiliary_scale)
 
     def eval(self, *inputs: Any, **kwargs: Any) -> list[Any] | None:
         """Forward of one batch with the modules in evaluation mode; at any time, also before the first step.
 
         Returns:
             What the last stage returned for every microbatch on its rank, None elsewhere.
+
+        >>> import annopipe as ap
+        >>> pipe = ap.Pipeline([nn.Linear(4, 2)], ap.schedule("gpipe", ranks=1, microbatches=2))
+        >>> [output.shape for output in pipe.eval(torch.ones(6, 4))]
+        [torch.Size([3, 2]), torch.Size([3, 2])]
         """
         with self._peers.calling("eval"), evaluation_mode(self._modules.values()):
             return self._forward(self._calls(inputs, kwargs, None))
 
     def _forward(self, calls: list[Call]) -> list[Any] | None:
-        stages, interpreter, _ = self._find(calls, evaluates=True)
-        with _left_empty(stages.values()):
-            interpreter.run(self._begin(stages, calls, {}))
-            return self._of_last(stages, lambda last: last.outputs)
-
-    def _cut_calls(
-        self,
-        args: Sequence[tuple[Any, ...]] | None,
-        kwargs: Sequence[Mapping[str, Any]] | None,
-        targets: Sequence[Any] | None,
-    ) -> list[Call]:
-        count = self.schedule.microbatches
-        for what, given in (("args", args), ("kwargs", kwargs), ("targets", targets)):
-            if given is not None and len(given) != count:
-                raise PipelineError(f"{what} has {len(given)} entries and the schedule {count} microbatches")
-        return [
-            Call(
-                args[m] if args and self._sources else (),
-                kwargs[m] if kwargs else {},
-                targets[m] if targets and self.holds_last else None,
-            )
-            for m in range(count)
-        ]
+        states = self._finder.states()
+        stages, interpreter, _ = self._finder.find(calls, states, evaluates=True)
+        with self._running(stages):
+            interpreter.run(self._begin(stages, states, calls, {}))
+            return of_last(stages, self.schedule.placement, lambda last: last.outputs)
 
     def _calls(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any) -> list[Call]:
-        count, dims = self.schedule.microbatches, self._batch_dims
-        lengths: dict[str, int] = {}
+        target = target if self.holds_last else None
         check_inputs(self.schedule.placement, len(inputs))
-        names = positional_names(self._modules[self._sources[0]], len(inputs)) if self._sources else []
-        args = split_batch(dict(zip(names, inputs, strict=False)), count, dims, lengths)
-        named = split_batch(kwargs, count, dims, lengths)
-        targets = split_batch({TARGET: target if self.holds_last else None}, count, dims, lengths)
-        parts = zip(args, named, targets, strict=True)
-        return [Call(tuple(values.values()), kwargs, found[TARGET]) for values, kwargs, found in parts]
+        return split_calls(self._finder.first, inputs, kwargs, target, self.schedule.microbatches, self._batch_dims)
 
     def _step(self, calls: list[Call], loss_scale: Scale, auxiliary_scale: Scale | None) -> list[torch.Tensor] | None:
         check_grad_mode()
         check_trains(self.schedule)
         scales = {LOSS: loss_scale, AUXILIARY_LOSS: loss_scale if auxiliary_scale is None else auxiliary_scale}
         check_scales(scales)
-        stages, interpreter, _ = self._find(calls)
-        self._running, self._outputs = stages, None
+        states = self._finder.states()
+        stages, interpreter = self._find(calls, states)
+        self.outputs = None
         for index in stages:
             stages[index].keeps_outputs = self.keep_outputs and index in self.schedule.placement.output_stages
-        try:
-            with _left_empty(stages.values()):
-                inputs = self._begin(stages, calls, scales)
-                with self._tied.summed(self._messages):
-                    interpreter.run(inputs)
-                inputs.backward(stages)
-                named = {index: stage.losses.get(AUXILIARY_LOSS) for index, stage in stages.items()}
-                self._auxiliary = {index: _in_order(found) for index, found in named.items() if found}
-                self._outputs = self._of_last(stages, lambda last: last.outputs)
-                return self._of_last(stages, LocalStage.own_losses)
-        finally:
-            self._running = {}
+        with self._running(stages):
+            inputs = self._begin(stages, states, calls, scales)
+            with self._tied.summed(self._messages):
+                interpreter.run(inputs)
+            inputs.backward(stages)
+            named = {index: stage.losses.get(AUXILIARY_LOSS) for index, stage in stages.items()}
+            self._auxiliary = {index: in_order(found) for index, found in named.items() if found}
+            self.outputs = of_last(stages, self.schedule.placement, lambda last: last.outputs)
+            return of_last(stages, self.schedule.placement, LocalStage.own_losses)
 
-    def _begin(self, stages: Mapping[int, LocalStage], calls: list[Call], scales: Mapping[str, Scale]) -> StepInputs:
+    def _find(self, calls: list[Call], states: States) -> tuple[dict[int, LocalStage], Interpreter]:
+        """What was prepared for steps of such calls, whose plans are shown from now on."""
+        check_operations(self.schedule, self._settings.rank, self._operations.keys())
+        stages, interpreter, combined = self._finder.find(calls, states)
+        self._plans = {parts: found.plan for parts, found in combined.items()}
+        return stages, interpreter
+
+    def _begin(
+        self, stages: Mapping[int, LocalStage], states: States, calls: list[Call], scales: Mapping[str, Scale]
+    ) -> StepInputs:
         """Bind the stages, and name what they were called with."""
         given, sources = {}, self.schedule.placement.sources
         for index, stage in stages.items():
-            stage.begin_step()
+            stage.begin_step(states[index])
             named = [accepted(stage.module, call.kwargs, stage.handed) for call in calls]
             given[index] = [
                 call_values(stage.graphs, call.args, kwargs, call.target)
@@ -369,62 +378,13 @@ class Pipeline:
             ]
         return StepInputs(stages, given, scales, [call.target for call in calls])
 
-    def _of_last(
-        self, stages: Mapping[int, LocalStage], kept: Callable[[LocalStage], Mapping[int, T]]
-    ) -> list[T] | None:
-        """What the last stages that are here have kept."""
-        found: dict[int, T] = {}
-        for index in self.schedule.placement.output_stages:
-            if index in stages:
-                found |= kept(stages[index])
-        return _in_order(found) or None
-
-    def _find(self, calls: list[Call], *, evaluates: bool = False) -> _Ready:
-        """What was prepared for such calls; prepared now when there is nothing."""
-        state, settings = self._state(), self._settings
-        own = f"{self._signature(calls, evaluates=evaluates)} {state}"
-        if evaluates:
-            schedule = forwards_of(settings.schedule)
-            settings = dataclasses.replace(settings, schedule=schedule, loss_fn=None, evaluates=True)
-        check_modules(self._modules)
-        check_operations(settings.schedule, settings.rank, self._operations.keys())
-        signature, is_new = self._peers.agree(own, self._prepared.__contains__)
-        if is_new:
-            self._tied.check(self._peers)
-            with self._peers.unhurried():
-                found = prepare(settings, self._modules, calls[0], self._messages, self._operations)
-            self._prepared.keep(signature, found, state)
-        return self._prepared[signature]
-
-    def _state(self) -> State:
-        """The Python values that the stages of this rank and the loss may read."""
-        loss = loss_state(self._settings.loss_fn) if self.holds_last else {}
-        named = {index: module_state(module) for index, module in self._modules.items()}
-        return {**{f"stage {index}: {name}": v for index, found in named.items() for name, v in found.items()}, **loss}
-
-    def _signature(self, calls: list[Call], *, evaluates: bool) -> str:
-        texts = [
-            f"{signature_text(call.args)} {signature_text(call.kwargs)} {signature_text(call.target)}" for call in calls
-        ]
-        for microbatch, text in enumerate(texts):
-            if text != texts[0]:
-                raise PipelineError(
-                    f"microbatch {microbatch} has other shapes, dtypes or constants than microbatch 0, {text} and not "
-                    f"{texts[0]}: pad it, and pass what differs as a tensor"
-                )
-        modules = [f"{index} {module_text(module)}" for index, module in self._modules.items()]
-        return " ".join([str(evaluates), texts[0], *modules])
-
-
-@contextlib.contextmanager
-def _left_empty(stages: Iterable[LocalStage]) -> Iterator[None]:
-    """Afterwards the stages keep nothing of the step, even if it failed."""
-    try:
-        yield
-    finally:
-        for stage in stages:
-            stage.end_step()
-
-
-def _in_order(by_microbatch: Mapping[int, T]) -> list[T]:
-    return [by_microbatch[microbatch] for microbatch in sorted(by_microbatch)]
+    @contextlib.contextmanager
+    def _running(self, stages: Mapping[int, LocalStage]) -> Iterator[None]:
+        """Afterwards the stages keep nothing of the step, even if it failed."""
+        self._stages = stages
+        try:
+            yield
+        finally:
+            self._stages = {}
+            for stage in stages.values():
+                stage.end_step()

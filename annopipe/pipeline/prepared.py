@@ -29,7 +29,8 @@ class Prepared(Generic[T]):
         return signature in self._found
 
     def __getitem__(self, signature: str) -> T:
-        return self._found[signature][0]
+        found = self._found[signature] = self._found.pop(signature)  # the last to be let go
+        return found[0]
 
     def values(self) -> Iterable[T]:
         """All that is kept, the oldest first."""

@@ -27,6 +27,7 @@ from annopipe.ordering.registry import Policy
 from annopipe.pipeline.acknowledgements import acknowledged
 from annopipe.pipeline.batch_loss import BatchLoss
 from annopipe.pipeline.boundary import Boundary, Link
+from annopipe.pipeline.calls import Call
 from annopipe.pipeline.combined import Combined, Parts, combinations, parts_of
 from annopipe.pipeline.evaluation import forward_only, without_gradients
 from annopipe.pipeline.interpreter import Interpreter, Operation
@@ -39,18 +40,10 @@ from annopipe.scheduling.actions import BACKWARDS
 from annopipe.scheduling.placement import Placement
 from annopipe.scheduling.schedule_class import Schedule
 
-__all__ = ["Call", "Settings", "prepare", "talk"]
+__all__ = ["Ready", "Settings", "prepare", "talk"]
 
 Loss = Callable[[Any, Any], torch.Tensor]
-
-
-@dataclasses.dataclass(frozen=True)
-class Call:
-    """One microbatch of a step, as far as this rank has it."""
-
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    target: Any
+Ready = tuple[dict[int, LocalStage], Interpreter, dict[Parts, Combined]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +93,7 @@ def prepare(
     call: Call,
     messages: Messages,
     operations: Mapping[str, Operation],
-) -> tuple[dict[int, LocalStage], Interpreter, dict[Parts, Combined]]:
+) -> Ready:
     """The stages and the interpreter of this rank.
 
     Raises PipelineError on every rank when a stage cannot be traced or planned on one.

@@ -20,8 +20,8 @@ def is_profiled() -> bool:
     return bool(_profiler_enabled())
 
 
-def with_ranges(graph: StageGraph) -> fx.GraphModule:
-    """The graph as a module that opens and closes a range where the region changes; its order is the same."""
+def with_ranges(graph: StageGraph) -> StageGraph:
+    """The graph as one that opens and closes a range where the region changes; its order is the same."""
     copy = graph.copy()
     opened, current = None, ""
     nodes = body(copy.graph)
@@ -36,7 +36,7 @@ def with_ranges(graph: StageGraph) -> fx.GraphModule:
     if opened is not None:
         with copy.graph.inserting_after(nodes[-1]):
             copy.graph.call_function(_close, (opened,))
-    return copy.module
+    return copy
 
 
 def _range_name(node: fx.Node) -> str:

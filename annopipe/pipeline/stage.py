@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from annopipe.graphs.stage_graph import StageGraph
 from annopipe.graphs.stage_graphs import LOSS, StageGraphs
 from annopipe.pipeline.batch_loss import BatchLoss
 from annopipe.pipeline.graph_call import GraphCall
+from annopipe.pipeline.module_state import ModuleState
 
 __all__ = ["LocalStage"]
 
@@ -76,9 +78,11 @@ class LocalStage:
         self._added: dict[str, int] = {}
         self._kept: dict[int, Values] = {}
         self._bound: Values = {}
-        self._parameters: dict[str, nn.Parameter] = {}
-        self._updates_buffers = any(port.role == "buffer_update" for port in graphs.forward.outputs)
+        self._tensors: Mapping[str, torch.Tensor] = {}
+        self._ports = [(port.name, port.name.partition(".")[2]) for port in graphs.bound_ports()]
+        self._updates = [(port.name, port.source) for port in graphs.forward.outputs if port.role == "buffer_update"]
         self._for_backward = _taken_by(graphs.backward)
+        self._stays_after_forward = sorted(self._for_backward & _taken_by(graphs.forward))
         self._gradients = (
             [(p.name, p.source) for p in graphs.backward.outputs if p.role == "param_grad"] if graphs.backward else []
         )
@@ -106,18 +110,22 @@ class LocalStage:
             return {self._first: self.batch_loss.found}
         return self.losses.get(LOSS, {})
 
-    def begin_step(self) -> None:
+    def begin_step(self, state: ModuleState) -> None:
         """Bind the module's parameters and buffers.
 
-        Raises CaptureError when the module is not as it was traced.
+        Args:
+            state: of the module now; its key is the one that the module was traced with.
+
+        Raises CaptureError when a Python value that the module was traced with has changed.
         """
-        self._bound = self.graphs.bind(self.module)
-        self._parameters = dict(self.module.named_parameters(remove_duplicate=False))
+        self.graphs.sources.check({"self": self.module})
+        self._bound = {port: state.tensors[name] for port, name in self._ports}
+        self._tensors = state.tensors
         self._clear()
 
     def end_step(self) -> None:
-        """Forget what the step has left here, but for the module's own tensors."""
-        self._bound = {}
+        """Forget what the step has left here, and the module's own tensors."""
+        self._bound, self._tensors = {}, {}
         self._clear()
 
     def _clear(self) -> None:
@@ -139,7 +147,7 @@ class LocalStage:
             if graph is None:
                 raise PipelineError(f"stage {self.index} has no backward; this is a mistake in annopipe")
             found = self._calls[kind] = GraphCall(graph)
-        return found(self.values(microbatch))[0]
+        return found(self.take(kind, microbatch))[0]
 
     def start_forward(self, microbatch: int, inputs: Mapping[str, Any]) -> None:
         """Take the inputs of a microbatch."""
@@ -160,9 +168,16 @@ class LocalStage:
                 found = zeros.add_(scales[port.source]) if port.source in scales else zeros
             values[port.name] = found
 
-    def values(self, microbatch: int) -> Values:
-        """What is there for a microbatch, by port name."""
-        return self._kept[microbatch]
+    def take(self, kind: str, microbatch: int) -> Values:
+        """What is there for the graph of an action, by port name; what no later one takes is not kept here any more."""
+        values = self._kept[microbatch]
+        later: Values = {}
+        if kind == "F":
+            later = {name: values[name] for name in self._stays_after_forward}
+        elif kind == "I":
+            later = {name: value for name, value in values.items() if name in self._for_weight}
+        self._kept[microbatch] = later
+        return values
 
     def map_saved(self, microbatch: int, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Put what a function makes of each tensor in the place of what a microbatch has saved here.
@@ -188,31 +203,27 @@ class LocalStage:
         for gradient, path in self._outside:
             if gradient in result:
                 self.outside_gradients[microbatch, path] = result[gradient]
-        values = self._kept[microbatch]
         if kind == "I":
-            for name in [name for name in values if name not in self._for_weight]:
-                del values[name]
-            values.update({name: value for name, value in result.items() if name in self._for_weight})
+            self._keep(microbatch, result, self._for_weight)
         else:
             del self._kept[microbatch]
 
     def _finish_forward(self, microbatch: int, result: Values) -> None:
-        values = self._kept[microbatch]
-        if self._updates_buffers:
-            self.graphs.write_buffers(self.module, result)
+        for name, source in self._updates:
+            self._tensors[source].detach().copy_(result[name])
         for name, found in self.losses.items():
             found[microbatch] = result[name]
         if self.keeps_outputs:
             self.outputs[microbatch] = self.graphs.result(result)
         if self.batch_loss is not None:
             self.batch_loss.keep(microbatch, result)
-        takes = self._for_backward
-        if not self.has_backward:
+        if self.has_backward:
+            self._keep(microbatch, result, self._for_backward)
+        else:
             del self._kept[microbatch]
-            return
-        self._kept[microbatch] = {
-            name: value for source in (values, result) for name, value in source.items() if name in takes
-        }
+
+    def _keep(self, microbatch: int, result: Values, names: AbstractSet[str]) -> None:
+        self._kept[microbatch].update({name: value for name, value in result.items() if name in names})
 
     def _accumulate(self, microbatch: int, result: Values) -> None:
         for name, source in self._gradients:
@@ -229,7 +240,7 @@ class LocalStage:
                 self._added[name] = following + 1
 
     def _add(self, source: str, gradient: torch.Tensor) -> None:
-        parameter = self._parameters[source]
+        parameter = self._tensors[source]
         if parameter.grad is None:
             # A copy: the graph may have handed the same memory to the weight half, which still needs it.
             parameter.grad = _laid_out_as(parameter, gradient)
@@ -237,7 +248,7 @@ class LocalStage:
             parameter.grad.add_(gradient)
 
 
-def _laid_out_as(parameter: nn.Parameter, gradient: torch.Tensor) -> torch.Tensor:
+def _laid_out_as(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
     """A copy with the parameter's strides, as autograd makes it."""
     if gradient.layout is not torch.strided:
         return gradient.detach().clone()

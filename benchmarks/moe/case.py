@@ -11,7 +11,7 @@ __all__ = ["EAGER", "NETWORKS", "MoeCase", "NetworkKind"]
 
 NetworkKind = Literal["namespaces", "emulated", "loopback"]
 NETWORKS: tuple[NetworkKind, ...] = ("namespaces", "emulated", "loopback")
-# The schedules that torch.distributed.pipelining runs here, too.
+# The schedules that torch.distributed.pipelining runs here, too: those of benchmarks.eager_runtime, without torch.
 EAGER = ("interleaved-1f1b", "zbv", "dualpipev")
 
 

@@ -1,6 +1,7 @@
 """The stages of the MoE job: blocks whose computation is paced, or blocks of a DeepSeek-V3-style model."""
 
 import dataclasses
+from collections import OrderedDict
 
 import torch
 import torch.distributed as dist
@@ -53,13 +54,14 @@ class PacedBlock(nn.Module):
 
 
 def stage_module(case: MoeCase, blocks: int, stage: int, seconds: float, group: dist.ProcessGroup) -> nn.Module:
-    """One stage: so many blocks, with parameters that depend on the stage only."""
+    """One stage: so many blocks, with the names and values of their parameters in the whole model."""
+    layers = range(stage * blocks, (stage + 1) * blocks)
     if case.paced:
-        return nn.Sequential(*(PacedBlock(case, seconds, group) for _ in range(blocks)))
+        return nn.Sequential(OrderedDict((f"{layer}", PacedBlock(case, seconds, group)) for layer in layers))
     small = DeepSeekV3Config.small()
     config = dataclasses.replace(
         small,
-        layers=blocks,
+        layers=layers.stop,
         dense_layers=0,
         hidden=case.width,
         moe_intermediate=case.width,
@@ -67,7 +69,7 @@ def stage_module(case: MoeCase, blocks: int, stage: int, seconds: float, group: 
         top_k=min(case.top_k, 2),
         routing=Routing("balanced"),
     )
-    return DeepSeekV3Stage(config, group=group, seed=stage)
+    return DeepSeekV3Stage(config, layers, group)
 
 
 def example_input(case: MoeCase, seed: int = 0) -> Tensor:

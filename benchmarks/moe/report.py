@@ -30,8 +30,14 @@ def _about(result: dict[str, Any]) -> str:
     shown = [f"all-to-all {_ms(result['transfer_s'])} ms"]
     if case.paced:
         shown.append(f"stretch of computation {_ms(result['stretch_s'])} ms")
-    equal = "gradients agree" if result["gradients_agree"] else "GRADIENTS DIFFER"
+    equal = "gradients agree" if result["gradients_agree"] else _differing(result["gradients_differ"])
     return f"{case.title}; {network}\n{', '.join(shown)}; {equal}"
+
+
+def _differing(wrong: dict[str, list[str]]) -> str:
+    return "GRADIENTS DIFFER: " + ", ".join(
+        f"{step} ({names[0]} and {len(names) - 1} more)" for step, names in wrong.items()
+    )
 
 
 def _rows(result: dict[str, Any]) -> str:

@@ -2,26 +2,20 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed import pipelining
-from torch.distributed.pipelining import schedules as upstream
 
 import annopipe as ap
 from annopipe.ordering.combining import StageNodeCosts
+from benchmarks import eager_runtime
 from benchmarks.moe.case import MoeCase
 from benchmarks.moe.groups import Groups
 from benchmarks.moe.model import example_input, mean_square, stage_module
 
 __all__ = ["Step", "eager_step", "our_step", "schedule_of", "stages_of"]
-
-_UPSTREAM = {
-    "interleaved-1f1b": upstream.ScheduleInterleaved1F1B,
-    "zbv": upstream.ScheduleZBVZeroBubble,
-    "dualpipev": upstream.ScheduleDualPipeV,
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,16 +24,6 @@ class Step:
 
     run: Callable[[], Any]
     modules: Sequence[nn.Module]
-
-    def gradient_sum(self) -> float:
-        """The sum of the sizes of all gradients of this rank, which are then gone."""
-        found = 0.0
-        for module in self.modules:
-            for parameter in module.parameters():
-                if parameter.grad is not None:
-                    found += parameter.grad.double().abs().sum().item()
-                    parameter.grad = None
-        return found
 
 
 def schedule_of(name: str, case: MoeCase) -> ap.Schedule:
@@ -78,21 +62,10 @@ def eager_step(
     name: str, modules: dict[int, nn.Module], case: MoeCase, groups: Groups, attached: StageNodeCosts | None = None
 ) -> Step:
     """A step of the eager runtime; of ours, with the same schedule object, where costs are given."""
-    count = schedule_of(name, case).placement.stages
-    stages: list[Any] = [
-        pipelining.PipelineStage(module, stage, count, torch.device("cpu"), group=groups.pipeline)
-        for stage, module in modules.items()
-    ]
-    runtime = _UPSTREAM[name](stages, case.microbatches, loss_fn=mean_square, scale_grads=False)
-    if attached is not None:
-        ap.attach(runtime, case.policy, costs=attached, plan_group=groups.experts)
-    inputs, target = _batch(case)
-    arguments = (inputs,) if 0 in modules else ()
-    wanted = target if count - 1 in modules else None
-    return Step(
-        lambda: runtime.step(*arguments, target=wanted, return_outputs=False),
-        list(modules.values()),
-    )
+    schedule, batch = schedule_of(name, case), _batch(case)
+    attach = partial(ap.attach, policy=case.policy, costs=attached, plan_group=groups.experts) if attached else None
+    run = eager_runtime.eager_step(name, schedule, modules, mean_square, batch, groups.pipeline, attach)
+    return Step(run, list(modules.values()))
 
 
 def _batch(case: MoeCase) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,13 +4,10 @@ Rank 0 prints progress as lines that start with "progress:", and its result as o
 "result:".
 """
 
-import contextlib
-import gc
 import json
 import os
 import statistics
 import sys
-import time
 from typing import Any
 
 import torch
@@ -18,8 +15,10 @@ import torch.distributed as dist
 
 import annopipe as ap
 from annopipe.errors import AnnopipeError
+from benchmarks.alternation import alternated, raise_priority
 from benchmarks.launch import end_rank
 from benchmarks.moe.case import MoeCase
+from benchmarks.moe.gradients import Fingerprints, differing, fingerprints, gathered
 from benchmarks.moe.groups import Groups, hand_over_s, measured_paces, start_groups
 from benchmarks.moe.predicting import Predictor
 from benchmarks.moe.steps import Step, eager_step, our_step, schedule_of, stages_of
@@ -39,8 +38,7 @@ def main() -> None:
 
 def _run(case: MoeCase) -> None:
     torch.set_num_threads(1)
-    with contextlib.suppress(PermissionError):  # as root, other programs on the machine disturb the measurement less
-        os.setpriority(os.PRIO_PROCESS, 0, -20)  # gloo's threads inherit it, since they start later
+    raise_priority(20)
     groups = start_groups(case)
     result = measure_case(case, groups)
     if dist.get_rank() == 0:
@@ -72,7 +70,7 @@ def measure_case(case: MoeCase, groups: Groups) -> dict[str, Any]:
         costs = paces.costs if case.paced else predictor.measured(schedule)
         modules = stages_of(schedule, case, seconds, groups)
         steps["attached", name] = eager_step(name, modules, case, groups, costs)
-    times, sums = _alternated(steps, case.rounds)
+    times, wrong = _alternated(steps, case.rounds, groups)
     rows = [_row(runtime, name, found, simulated) for (runtime, name), found in times.items()]
     return {
         "case": json.loads(case.to_json()),
@@ -80,37 +78,29 @@ def measure_case(case: MoeCase, groups: Groups) -> dict[str, Any]:
         "transfer_s": paces.transfer_s,
         "stretch_s": paces.stretch_s,
         "hand_over_s": handed_s,
-        "gradients_agree": max(sums) - min(sums) <= 1e-4 * max(sums),
+        "gradients_agree": not wrong,
+        "gradients_differ": wrong,
         "rows": rows,
     }
 
 
-def _alternated(steps: _Steps, rounds: int) -> tuple[dict[tuple[str, str], list[float]], list[float]]:
-    """Seconds of every step in every round but the first, which warms up; and the sums of its gradients."""
+def _alternated(
+    steps: _Steps, rounds: int, groups: Groups
+) -> tuple[dict[tuple[str, str], list[float]], dict[str, list[str]]]:
+    """Seconds of every step in every round; and which of its gradients are not those of the first step, by step."""
     times: dict[tuple[str, str], list[float]] = {key: [] for key in steps}
-    sums = []
-    gc.freeze()  # the graphs stay; a full collection over them would fall into a measurement
-    for number in range(rounds + 1):
-        for (runtime, name), step in steps.items():
-            _progress(f"round {number} of {rounds}: {runtime} {name}")
-            seconds = _timed(step)
-            own = torch.tensor([step.gradient_sum()], dtype=torch.float64)
-            dist.all_reduce(own)
-            if number:
-                times[runtime, name].append(seconds)
-                sums.append(own.item())
-    gc.unfreeze()
-    return times, sums
-
-
-def _timed(step: Step) -> float:
-    """Seconds of the slowest rank; all start together."""
-    dist.barrier()
-    started = time.perf_counter()
-    step.run()
-    seconds = torch.tensor([time.perf_counter() - started], dtype=torch.float64)
-    dist.all_reduce(seconds, dist.ReduceOp.MAX)
-    return seconds.item()
+    first: Fingerprints = {}
+    wrong: dict[str, list[str]] = {}
+    for number, key, taken in alternated({key: step.run for key, step in steps.items()}, rounds):
+        name = " ".join(key)
+        _progress(f"round {number + 1} of {rounds}: {name}")
+        found = gathered(fingerprints(steps[key].modules, f"expert rank {dist.get_rank(groups.experts)}"))
+        first = first or found
+        if different := differing(first, found):
+            wrong[name] = different
+        if number >= 0:
+            times[key].append(taken.clock_s)
+    return times, wrong
 
 
 def _row(runtime: str, name: str, found: list[float], simulated: dict[str, ap.Timeline]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ Rank 0 prints progress as lines that start with "progress:", and its result as o
 "result:".
 """
 
-import contextlib
 import dataclasses
 import functools
 import gc
@@ -24,6 +23,7 @@ import torch.distributed as dist
 import annopipe as ap
 from annopipe.errors import AnnopipeError
 from annopipe.simulation import html, png
+from benchmarks.alternation import raise_priority
 from benchmarks.launch import end_rank
 from benchmarks.pair.case import Case
 from benchmarks.pair.network import start_network
@@ -44,8 +44,7 @@ def main() -> None:
 
 def _run(case: Case) -> None:
     torch.set_num_threads(1)
-    with contextlib.suppress(PermissionError):  # as root, other programs on the machine disturb the measurement less
-        os.setpriority(os.PRIO_PROCESS, 0, -10)  # gloo's threads inherit it, since they start later
+    raise_priority(10)
     device = start_network(case)
     result = measure_case(case, device, _progress)
     if dist.get_rank() == 0:

@@ -1,6 +1,7 @@
 """What a pipeline's runtime costs per action, without computation: ours beside torch.distributed.pipelining's.
 
 annopipe bench runtime
+annopipe bench runtime --ranks 1 --parameters 2 --parameters 1000
 annopipe bench runtime --ranks 2 --microbatches 32 --json
 """
 
@@ -19,6 +20,7 @@ _NAMES = ("interleaved-1f1b", "zbv", "dualpipev")
 _HEADERS = (
     "ranks",
     "schedule",
+    "parameters",
     "actions",
     "annopipe",
     "spread",
@@ -34,12 +36,28 @@ _TIMEOUT_S = 300.0
 @click.command("runtime")
 @click.option("--ranks", multiple=True, type=click.IntRange(1), default=(1, 2), show_default=True, help="Repeatable.")
 @click.option("--schedule", "names", multiple=True, type=click.Choice(_NAMES), help="Repeatable; all by default.")
+@click.option(
+    "--parameters",
+    multiple=True,
+    type=click.IntRange(2),
+    default=(2,),
+    show_default=True,
+    help="Of each stage, even; repeatable.",
+)
 @click.option("--microbatches", type=click.IntRange(1), default=16, show_default=True)
 @click.option("--rounds", type=click.IntRange(1), default=25, show_default=True, help="Repetitions, in alternation.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def command(ranks: tuple[int, ...], names: tuple[str, ...], microbatches: int, rounds: int, *, as_json: bool) -> None:
+def command(
+    ranks: tuple[int, ...],
+    names: tuple[str, ...],
+    parameters: tuple[int, ...],
+    microbatches: int,
+    rounds: int,
+    *,
+    as_json: bool,
+) -> None:
     """Time the runtime per action: tiny tensors over gloo, annopipe beside torch.distributed.pipelining."""
-    settings = {"schedules": names or _NAMES, "microbatches": microbatches, "rounds": rounds}
+    settings = {"schedules": names or _NAMES, "parameters": parameters, "microbatches": microbatches, "rounds": rounds}
     rows = [{"ranks": count, **row} for count in ranks for row in _rows(count, settings)]
     if as_json:
         click.echo(json.dumps({"microbatches": microbatches, "rounds": rounds, "rows": rows}, indent=1))
@@ -63,6 +81,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
     return [
         str(row["ranks"]),
         row["schedule"],
+        str(row["parameters"]),
         str(row["actions"]),
         *_times(ours),
         *_times(theirs),

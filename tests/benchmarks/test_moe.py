@@ -10,8 +10,10 @@ import torch.distributed as dist
 from click.testing import CliRunner
 
 import annopipe as ap
-from benchmarks.moe.case import MoeCase
+from benchmarks.eager_runtime import EAGER_SCHEDULES
+from benchmarks.moe.case import EAGER, MoeCase
 from benchmarks.moe.command import command
+from benchmarks.moe.gradients import Fingerprints, differing, fingerprints
 from benchmarks.moe.model import STRETCHES, TRANSFERS, example_input, stage_module
 from benchmarks.moe.pacing import Paces
 from benchmarks.moe.report import table
@@ -129,10 +131,55 @@ def test_different_gradients_are_shown_in_the_table() -> None:
     ours = {"runtime": "annopipe", "schedule": "zbv", "bubble": 0.25, **times}
     eager = {**ours, "runtime": "eager", "measured_s": 3.0, "simulated_s": None, "bubble": None}
     found = {"case": json.loads(MoeCase().to_json()), "transfer_s": 0.02, "stretch_s": 0.01, "gradients_agree": False}
+    found["gradients_differ"] = {"eager zbv": ["expert rank 0 1.attention", "expert rank 0 1.experts"]}
     text = table([{**found, "rows": [ours, eager]}])
-    assert "all-to-all 20.0 ms, stretch of computation 10.0 ms; GRADIENTS DIFFER" in text
+    assert "all-to-all 20.0 ms, stretch of computation 10.0 ms; GRADIENTS DIFFER: eager zbv (" in text
+    assert "(expert rank 0 1.attention and 1 more)" in text
     cells = ["2000.0", "2000.0-2000.0", "2000.0", "1.000", "25%", "1.50x"]
     assert text.splitlines()[-2].split() == ["annopipe", "zbv", *cells]
+
+
+def test_the_eager_schedules_are_those_of_the_eager_runtime() -> None:
+    assert EAGER == EAGER_SCHEDULES
+
+
+def test_a_layer_has_the_same_name_and_values_however_the_model_is_cut(block) -> None:
+    for case in (MoeCase(pipeline_ranks=1, width=8, top_k=2), MoeCase(pipeline_ranks=1, width=8, top_k=2, paced=False)):
+        (whole,) = stages(case, 1)
+        parts = {name: value for stage in stages(case, 2) for name, value in stage.named_parameters()}
+        assert parts.keys() == dict(whole.named_parameters()).keys()
+        assert all(torch.equal(parts[name], value) for name, value in whole.named_parameters())
+
+
+def stages(case: MoeCase, count: int) -> list[torch.nn.Module]:
+    return [stage_module(case, 2 // count, stage, 0.0, dist.group.WORLD) for stage in range(count)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda found: {**found, "0.weight": found["1.weight"], "1.weight": found["0.weight"]},
+        lambda found: {**found, "0.weight": -found["0.weight"]},
+        lambda found: {**found, "0.weight": found["0.weight"].flip(0)},
+        lambda found: {**found, "0.weight": found["0.weight"].t()},
+        lambda found: {**found, "1.weight": found["1.weight"] * 1.001},
+        lambda found: {**found, "0.weight": None},
+        lambda found: {**found, "1.weight": torch.full((3, 3), float("nan"))},
+    ],
+)
+def test_gradients_that_are_swapped_turned_or_lost_are_found(change) -> None:
+    generator = torch.Generator().manual_seed(0)
+    found = {f"{layer}.weight": torch.randn(3, 3, generator=generator) for layer in range(2)}
+    assert differing(printed(found), printed({name: value * (1 + 1e-6) for name, value in found.items()})) == []
+    changed = differing(printed(found), printed(change(found)))
+    assert changed == [f"rank 0 {name}" for name, value in change(found).items() if value is not found[name]]
+
+
+def printed(gradients: dict) -> Fingerprints:
+    model = torch.nn.Sequential(*(torch.nn.Linear(3, 3, bias=False) for _ in gradients))
+    for name, parameter in model.named_parameters():
+        parameter.grad = gradients[name]
+    return fingerprints([model], "rank 0")
 
 
 def test_more_real_ranks_than_cores_are_refused() -> None:

@@ -23,11 +23,25 @@ def test_both_runtimes_have_a_time_per_action(ranks: int) -> None:
 
 
 def test_the_table_says_what_was_measured() -> None:
-    options = ["--ranks", "1", "--microbatches", "4", "--rounds", "1", "--schedule", "zbv"]
+    options = [
+        "--ranks",
+        "1",
+        "--microbatches",
+        "4",
+        "--rounds",
+        "1",
+        "--schedule",
+        "zbv",
+        "--parameters",
+        "2",
+        "--parameters",
+        "8",
+    ]
     result = CliRunner().invoke(command, options, catch_exceptions=False)
-    first, *_, last = result.output.splitlines()
+    first, *_, before, last = result.output.splitlines()
     assert first.startswith("4 microbatches; us per compute action, median of 1")
-    assert last.split()[:3] == ["1", "zbv", "24"]
+    assert before.split()[:4] == ["1", "zbv", "2", "24"]
+    assert last.split()[:4] == ["1", "zbv", "8", "24"]
 
 
 def test_the_command_is_a_member_of_bench() -> None:

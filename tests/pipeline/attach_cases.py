@@ -61,9 +61,7 @@ class Script:
     def __init__(self, name, attach, microbatches=4, make=None, build=Block, loss_fn=squares, **options):
         self.chunks, folded, _ = CLASSES.get(name, (1 if name == "_ScheduleForwardOnly" else 2, False, False))
         self.count, self.rank = RANKS * self.chunks, dist.get_rank()
-        held = range(self.rank, self.count, RANKS)
-        if folded:
-            held = [self.rank, self.count - 1 - self.rank]
+        held = [self.rank, self.count - 1 - self.rank] if folded else range(self.rank, self.count, RANKS)
         self.modules = {index: build(index, self.count) for index in held}
         stages = [
             pipelining.PipelineStage(module, index, self.count, torch.device("cpu"))
@@ -83,7 +81,7 @@ class Script:
         mask = torch.rand(rows, 1, generator=generator)
         args = ((x, mask) if inputs is None else inputs(x, mask)) if 0 in self.modules else ()
         wanted = y if target and self.count - 1 in self.modules else None
-        found = [] if losses else None
+        found: list | None = [] if losses else None
         torch.manual_seed(seed)
         run = getattr(self.schedule, method)
         output = run(*args, target=wanted, losses=found, **options, **({} if kwargs is None else kwargs(generator)))
@@ -210,7 +208,7 @@ def chunk_specs_and_merge_specs_are_kept():
 
 def gradients_of_inputs_are_as_upstream_has_them():
     for scale_grads in (True, False):
-        kept = []
+        kept: list = []
 
         def inputs(x, mask, kept=kept):
             kept.append(x.requires_grad_())

@@ -13,6 +13,28 @@ def test_every_case_holds(program, ranks):
     run_cases(program, ranks)
 
 
+# What one rank, or a whole model on each rank, cannot show; the rest of the program is nightly.
+ON_SEVERAL_RANKS = {
+    ("state_cases", 2): (
+        "evaluation_is_possible_at_any_time",
+        "copies_of_a_tied_parameter_that_differ_are_refused_everywhere",
+    ),
+    ("expert_cases", 4): ("experts_are_shared_inside_a_pipeline",),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("program", "ranks"), ON_SEVERAL_RANKS)
+def test_some_cases_hold_on_several_ranks(program, ranks):
+    run_cases(program, ranks, ON_SEVERAL_RANKS[program, ranks])
+
+
+@pytest.mark.slow
+def test_ranks_print_no_warnings():
+    module = "tests.pipeline.quiet"
+    assert run_ranks(module, 2, timeout_s=400) == ["quiet\n", "quiet\n"]
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("program", "ranks"),
@@ -30,8 +52,8 @@ def test_every_case_holds_on_other_counts_of_ranks(program, ranks):
     run_cases(program, ranks)
 
 
-def run_cases(program, ranks):
-    outputs = run_ranks(f"tests.pipeline.{program}", ranks, timeout_s=400)
+def run_cases(program, ranks, names=()):
+    outputs = run_ranks(f"tests.pipeline.{program}", ranks, args=names, timeout_s=400)
     found = [json.loads(output.splitlines()[-1]) for output in outputs]
     problems = [(case, problem) for outcome in found for case, problem in outcome.items() if problem]
     assert not problems, "\n".join(f"{case}: {problem}" for case, problem in problems)

@@ -7,8 +7,10 @@ from datetime import timedelta
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 import annopipe as ap
+from annopipe.pipeline.checks import check_modules
 from benchmarks.launch import run_ranks
 from tests.pipeline.gradients import Block, loss_of
 
@@ -25,7 +27,7 @@ SAID = {
     "uncut": "x has shape (3, 6), and its dimension 0 cannot be cut into 2 equal microbatches",
     "cut": "stage 1 on rank 1: CaptureError: cannot trace Wide",
     "no grad": "step differentiates, and is called inside torch.no_grad",
-    "meta": "1.first.weight is on the meta device and has no values",
+    "meta": ".weight is on the meta device and has no values",
     "tied": "different arguments, the tied parameters: [] and [('1.first.bias', '0.first.bias')]",
     "scale": "the scale of loss is '1': give a number, or a tensor without dimensions",
     "dtype": "stage 1 on rank 1: CaptureError: cannot trace Block: aten.addmm.default in Block.first",
@@ -139,7 +141,15 @@ def test_a_step_without_gradients_is_refused(mode):
         one().step(torch.ones(4, 6), target=torch.ones(4, 6))
 
 
-def test_a_stage_on_two_devices_is_refused():
+def test_stages_on_two_devices_are_refused():
+    with FakeTensorMode():
+        tensors = {"0.first": torch.ones(1), "1.second": torch.ones(1, device="cuda"), "1.third": torch.ones(1)}
+    with pytest.raises(ap.PipelineError, match=r"several devices \(0.first on cpu, 1.second on cuda:0\): move all"):
+        check_modules(tensors)
+    assert check_modules({"0.first": torch.ones(1), "1.second": torch.zeros(1)}) is None
+
+
+def test_a_stage_without_memory_is_refused():
     pipe = one()
     stage = Block(6, 0)
     stage.second.to("meta")
