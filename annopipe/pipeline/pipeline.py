@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -46,6 +46,8 @@ from annopipe.scheduling.actions import BUILTIN_KINDS
 from annopipe.scheduling.schedule_class import Schedule
 
 __all__ = ["Pipeline"]
+
+T = TypeVar("T")
 
 
 class Pipeline:
