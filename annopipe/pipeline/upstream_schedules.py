@@ -83,8 +83,9 @@ class UpstreamSchedule:
 
     @property
     def loss_fn(self) -> Callable[..., torch.Tensor] | None:
-        """What is differentiated; None for a schedule that only runs forwards."""
-        found: Callable[..., torch.Tensor] | None = self._schedule._loss_fn
+        """What is differentiated, as it was before torch.compile; None for a schedule that only runs forwards."""
+        given = self._schedule._loss_fn
+        found: Callable[..., torch.Tensor] | None = getattr(given, "_torchdynamo_orig_callable", given)
         return found
 
     def order(self) -> Schedule:
