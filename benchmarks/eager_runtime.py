@@ -11,7 +11,7 @@ from torch.distributed.pipelining import schedules
 
 import annopipe as ap
 
-__all__ = ["EAGER_SCHEDULES", "eager_step"]
+__all__ = ["EAGER_SCHEDULES", "Attach", "eager_step"]
 
 _CLASSES = {
     "interleaved-1f1b": schedules.ScheduleInterleaved1F1B,
@@ -19,6 +19,7 @@ _CLASSES = {
     "dualpipev": schedules.ScheduleDualPipeV,
 }
 EAGER_SCHEDULES = tuple(_CLASSES)
+Attach = Callable[[Any], Any]
 
 
 def eager_step(
@@ -28,6 +29,7 @@ def eager_step(
     loss_fn: Callable[[Any, Any], torch.Tensor],
     batch: tuple[torch.Tensor, torch.Tensor],
     group: dist.ProcessGroup | None = None,
+    attach: Attach | None = None,
 ) -> Callable[[], Any]:
     """A step of the eager runtime; losses are summed, as ours are.
 
@@ -38,6 +40,7 @@ def eager_step(
         loss_fn: of a microbatch.
         batch: the input and the target of a step.
         group: the ranks of the pipeline.
+        attach: called with the schedule object, to run it in another way.
     """
     count = schedule.placement.stages
     stages: list[Any] = [
@@ -45,6 +48,8 @@ def eager_step(
         for stage, module in modules.items()
     ]
     runtime = _CLASSES[name](stages, schedule.microbatches, loss_fn=loss_fn, scale_grads=False)
+    if attach is not None:
+        attach(runtime)
     inputs, target = batch
     arguments = (inputs,) if 0 in modules else ()
     wanted = target if count - 1 in modules else None

@@ -38,6 +38,7 @@ ADAPTERS = {
     "annopipe/pipeline/module_state.py": "nn.Module (its tables of parameters, buffers and children)",
     "annopipe/pipeline/profiling.py": "whether a profiler records",
     "annopipe/pipeline/python_state.py": "hooks of a tensor",
+    "annopipe/pipeline/upstream_schedules.py": "torch.distributed.pipelining (schedule objects and stages)",
     "annopipe/pipeline/labels.py": "torch._C._profiler (labels that cost little)",
     "annopipe/pytrees.py": "torch.utils._pytree",
     "benchmarks/groups/gloo.py": "ProcessGroup (what carries a group's messages)",

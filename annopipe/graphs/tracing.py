@@ -246,7 +246,8 @@ def _refuse_untraceable_modules(module: nn.Module) -> None:
 
 def _refuse_trained_losses(module: nn.Module, loss_fn: Callable[..., Any] | None) -> None:
     own = {id(parameter) for parameter in module.parameters()}
-    for name, parameter in loss_fn.named_parameters() if isinstance(loss_fn, nn.Module) else ():
+    inside = inspect.unwrap(loss_fn) if loss_fn is not None else None
+    for name, parameter in inside.named_parameters() if isinstance(inside, nn.Module) else ():
         if parameter.requires_grad and id(parameter) not in own:
             raise CaptureError(
                 f"loss_fn has a parameter, {name}, that requires grad and is not the module's: make what is trained a "

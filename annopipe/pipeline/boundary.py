@@ -79,12 +79,12 @@ class Boundary:
             _check_told(value, stage)
         return cls(form, tuple(tensors), tuple(others))
 
-    def call_with(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
-        """The positional arguments of the next stage."""
+    def call_with(self, tensors: Sequence[Any], *, spreads_lists: bool = False) -> tuple[Any, ...]:
+        """The positional arguments of the next stage: the elements of a tuple, of a list where that is asked for."""
         known, rest = dict(self.constants), iter(tensors)
         leaves = [known[at] if at in known else next(rest) for at in range(len(self.tensors) + len(known))]
         value = pytrees.tree_unflatten(leaves, pytrees.tree_flatten(self.form)[1])
-        return value if type(value) is tuple else (value,)
+        return tuple(value) if type(value) is tuple or (spreads_lists and type(value) is list) else (value,)
 
 
 def _check_told(value: Any, stage: int) -> None:

@@ -41,6 +41,7 @@ from annopipe.pipeline.preparing import Settings, accepted, prepare, with_messag
 from annopipe.pipeline.recomputing import StageRecompute, recompute_choices
 from annopipe.pipeline.stage import LocalStage
 from annopipe.pipeline.step_inputs import Scale, StepInputs
+from annopipe.pipeline.step_results import in_order, of_last
 from annopipe.pipeline.tied import TiedParameters, with_copies
 from annopipe.scheduling.actions import BUILTIN_KINDS
 from annopipe.scheduling.schedule_class import Schedule
@@ -82,6 +83,7 @@ class Pipeline:
         bucket_bytes: of shared parameters gathered, or gradients reduced, in one message: see ``annopipe.bucket``.
         recompute: what backwards compute again instead of keeping it: as ``ap.trace`` takes it, for all stages, or a
             mapping from stages to that, for these; the same on all ranks. A region has to be in one of the stages.
+        keep_outputs: also an attribute; ``outputs`` is what the last stage returned in the last step, on its rank.
         timeout: how long a rank waits for another, in messages and in the collectives of graphs, before all ranks stop
             and say what they waited for; then the connections of the groups are closed, and the ranks have to be
             started again. While stages are traced, the limit of the process group itself holds.
@@ -95,6 +97,8 @@ class Pipeline:
     >>> len(losses), model[0].weight.grad.shape
     (2, torch.Size([4, 4]))
     """
+
+    _spreads_lists = False
 
     def __init__(
         self,
@@ -111,6 +115,7 @@ class Pipeline:
         fixed_sums: bool = False,
         bucket_bytes: int | None = 25 * 2**20,
         recompute: StageRecompute = None,
+        keep_outputs: bool = False,
         timeout: timedelta = timedelta(minutes=5),
     ) -> None:
         check_kinds(stages, schedule, timeout, {"batch_dims": batch_dims, "tied": tied})
@@ -126,13 +131,15 @@ class Pipeline:
         others = [plan_group] if plan_group is not None else []
         choices = recompute_choices(recompute, lowered.placement.stages)
         self._peers = Peers(group, others, timeout, facts_of(lowered, policy, tied, choices))
-        given = plan_group, loss_fn, policy, costs, choices, fixed_sums, bucket_bytes
-        self._settings = Settings(lowered, rank, self._peers, *given)
+        made = lowered, rank, self._peers, plan_group, loss_fn, policy, costs, choices, fixed_sums, bucket_bytes
+        self._settings = Settings(*made, spreads_lists=self._spreads_lists)
         self._messages = Messages(group, timeout)
         self._operations: dict[str, Operation] = {}
         self._plans: dict[Parts, OverlapPlan] = {}
         self._auxiliary: dict[int, list[torch.Tensor]] = {}
         self._stages: Mapping[int, LocalStage] = {}  # while they run
+        self.keep_outputs = keep_outputs
+        self.outputs: list[Any] | None = None
         self._batch_dims = dict(batch_dims)
         ties = with_copies(tied, self._modules, schedule.placement)
         self._tied = TiedParameters(ties, self._modules, schedule.placement, rank)
@@ -323,12 +330,14 @@ class Pipeline:
         [torch.Size([3, 2]), torch.Size([3, 2])]
         """
         with self._peers.calling("eval"), evaluation_mode(self._modules.values()):
-            calls = self._calls(inputs, kwargs, None)
-            states = self._finder.states()
-            stages, interpreter, _ = self._finder.find(calls, states, evaluates=True)
-            with self._running(stages):
-                interpreter.run(self._begin(stages, states, calls, {}))
-                return self._of_last(stages, lambda last: last.outputs)
+            return self._forward(self._calls(inputs, kwargs, None))
+
+    def _forward(self, calls: list[Call]) -> list[Any] | None:
+        states = self._finder.states()
+        stages, interpreter, _ = self._finder.find(calls, states, evaluates=True)
+        with self._running(stages):
+            interpreter.run(self._begin(stages, states, calls, {}))
+            return of_last(stages, self.schedule.placement, lambda last: last.outputs)
 
     def _calls(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any) -> list[Call]:
         target = target if self.holds_last else None
@@ -342,14 +351,18 @@ class Pipeline:
         check_scales(scales)
         states = self._finder.states()
         stages, interpreter = self._find(calls, states)
+        self.outputs = None
+        for index in stages:
+            stages[index].keeps_outputs = self.keep_outputs and index in self.schedule.placement.output_stages
         with self._running(stages):
             inputs = self._begin(stages, states, calls, scales)
             with self._tied.summed(self._messages):
                 interpreter.run(inputs)
             inputs.backward(stages)
             named = {index: stage.losses.get(AUXILIARY_LOSS) for index, stage in stages.items()}
-            self._auxiliary = {index: _in_order(found) for index, found in named.items() if found}
-            return self._of_last(stages, LocalStage.own_losses)
+            self._auxiliary = {index: in_order(found) for index, found in named.items() if found}
+            self.outputs = of_last(stages, self.schedule.placement, lambda last: last.outputs)
+            return of_last(stages, self.schedule.placement, LocalStage.own_losses)
 
     def _find(self, calls: list[Call], states: States) -> tuple[dict[int, LocalStage], Interpreter]:
         """What was prepared for steps of such calls, whose plans are shown from now on."""
@@ -384,17 +397,3 @@ class Pipeline:
             self._stages = {}
             for stage in stages.values():
                 stage.end_step()
-
-    def _of_last(
-        self, stages: Mapping[int, LocalStage], kept: Callable[[LocalStage], Mapping[int, T]]
-    ) -> list[T] | None:
-        """What the last stages that are here have kept."""
-        found: dict[int, T] = {}
-        for index in self.schedule.placement.output_stages:
-            if index in stages:
-                found |= kept(stages[index])
-        return _in_order(found) or None
-
-
-def _in_order(by_microbatch: Mapping[int, T]) -> list[T]:
-    return [by_microbatch[microbatch] for microbatch in sorted(by_microbatch)]

@@ -56,6 +56,7 @@ class Settings:
 
     recompute: what the backward of each stage computes again.
     evaluates: whether these are for calls that only want the outputs of the last stage.
+    spreads_lists: whether a stage that returns a list calls the next one with its elements.
     """
 
     schedule: Schedule
@@ -69,6 +70,7 @@ class Settings:
     fixed_sums: bool = False
     bucket_bytes: int | None = None
     evaluates: bool = False
+    spreads_lists: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,7 +200,8 @@ class _Tracing:
         module, call = self._modules[index], self._call
         handed: tuple[Any, ...] = ()
         for boundary in before:
-            handed += boundary.call_with([leaf.example(self.device) for leaf in boundary.tensors])
+            examples = [leaf.example(self.device) for leaf in boundary.tensors]
+            handed += boundary.call_with(examples, spreads_lists=self._settings.spreads_lists)
         args = handed if self._placement.predecessors[index] else call.args
         self._handed[index] = len(handed)
         kwargs = accepted(module, call.kwargs, len(handed))

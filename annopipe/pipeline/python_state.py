@@ -68,6 +68,8 @@ def loss_state(loss_fn: Any) -> State:
     if isinstance(loss_fn, functools.partial):
         given = {"": _read([loss_fn.args, loss_fn.keywords], _DEPTH)}
         return {**_named(given, "arguments"), **loss_state(loss_fn.func)}
+    if (inside := getattr(loss_fn, "__wrapped__", None)) is not None:
+        return loss_state(inside)
     if isinstance(loss_fn, types.MethodType):
         return loss_state(loss_fn.__self__)
     if isinstance(loss_fn, nn.Module):

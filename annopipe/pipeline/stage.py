@@ -33,13 +33,13 @@ class LocalStage:
         losses: by name and microbatch: of ``loss_fn`` on the last stage, and auxiliary ones.
         outputs: what forward returned, by microbatch, where it is kept.
         handed: how many arguments the stages before hand over.
+        keeps_outputs: whether what forward returns is kept.
         batch_loss: a loss over the outputs of all microbatches; None where there is none.
         outside_gradients: by microbatch and input port, for inputs that the step was called with.
 
     Args:
         inside: how many of the inputs the stages before hand over.
-        handed: see above.
-        keeps_outputs: whether what forward returned is kept.
+        handed, keeps_outputs: see above.
         fixed_sums: whether gradients are added up in the order of microbatches, whatever order they come in.
         first: the first microbatch that the stage sees.
     """
@@ -75,7 +75,7 @@ class LocalStage:
         ]
         self.batch_loss, self.handed = batch_loss, handed
         self._outside += [(gradients[p], f"input.{p}") for p in graphs.target_arguments.paths if p in gradients]
-        self._keeps_outputs, self._first = keeps_outputs, first
+        self.keeps_outputs, self._first = keeps_outputs, first
         self.parameters = StageParameters(graphs, fixed_sums=fixed_sums, first=first)
         self._kept: dict[int, Values] = {}
         self._updates = [(port.name, port.source) for port in graphs.forward.outputs if port.role == "buffer_update"]
@@ -213,7 +213,7 @@ class LocalStage:
             self.parameters.write_buffer(source, result[name])
         for name, found in self.losses.items():
             found[microbatch] = result[name]
-        if self._keeps_outputs:
+        if self.keeps_outputs:
             self.outputs[microbatch] = self.graphs.result(result)
         if self.batch_loss is not None:
             self.batch_loss.keep(microbatch, result)

@@ -26,6 +26,7 @@ class MoeCase:
     paced: computation is waiting, ``ratio`` times as long as the communication in all; else the model computes.
     network: what carries messages between the ranks of an expert group.  rate_bytes_per_s: its bandwidth.
     schedules, eager: names of schedules, on our runtime and on torch.distributed.pipelining's.
+    attaches: whether the eager ones run once more, with ``ap.attach``.
     rounds: how often each runs, in alternation.
     """
 
@@ -43,6 +44,7 @@ class MoeCase:
     policy: str = "auto"
     schedules: tuple[str, ...] = ("1f1b", "interleaved-1f1b", "interleaved-zb", "zbv", "dualpipev")
     eager: tuple[str, ...] = EAGER
+    attaches: bool = False
     rounds: int = 5
 
     def __post_init__(self) -> None:

@@ -37,6 +37,7 @@ _RATE = {False: "100mbit", True: "400mbit"}  # of a real run: all-to-alls about 
 @click.option("--microbatches", type=click.IntRange(1), help="4 for each pipeline rank by default.")
 @click.option("--schedule", "schedules", multiple=True, help=f"Repeatable; {', '.join(MoeCase.schedules)} by default.")
 @click.option("--eager", multiple=True, type=click.Choice(EAGER), help="Repeatable; all by default.")
+@click.option("--attach", "attaches", is_flag=True, help="The eager ones once more, with one line: ap.attach.")
 @click.option("--policy", default=MoeCase.policy, show_default=True, help="How combined graphs are ordered.")
 @click.option("--ratio", default=MoeCase.ratio, show_default=True, help="Paced computation over communication.")
 @click.option("--rate", help="Of the medium that an expert group shares; 100mbit by default, 400mbit with --real.")
@@ -88,6 +89,7 @@ def _cases(options: dict[str, Any]) -> list[MoeCase]:
         rate_bytes_per_s=rate_bytes_per_s(options["rate"] or _RATE[real]),
         schedules=options["schedules"] or MoeCase.schedules,
         eager=options["eager"] or MoeCase.eager,
+        attaches=options["attaches"],
         rounds=1 if quick else options["rounds"],
     )
     base = dataclasses.replace(base, network=_network(options["network"]))

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -57,9 +58,13 @@ def our_step(
     return Step(lambda: pipe.step(inputs, target=target), list(modules.values()))
 
 
-def eager_step(name: str, modules: dict[int, nn.Module], case: MoeCase, groups: Groups) -> Step:
-    """A step of the eager runtime."""
-    run = eager_runtime.eager_step(name, schedule_of(name, case), modules, mean_square, _batch(case), groups.pipeline)
+def eager_step(
+    name: str, modules: dict[int, nn.Module], case: MoeCase, groups: Groups, attached: StageNodeCosts | None = None
+) -> Step:
+    """A step of the eager runtime; of ours, with the same schedule object, where costs are given."""
+    schedule, batch = schedule_of(name, case), _batch(case)
+    attach = partial(ap.attach, policy=case.policy, costs=attached, plan_group=groups.experts) if attached else None
+    run = eager_runtime.eager_step(name, schedule, modules, mean_square, batch, groups.pipeline, attach)
     return Step(run, list(modules.values()))
 
 

@@ -65,6 +65,11 @@ def measure_case(case: MoeCase, groups: Groups) -> dict[str, Any]:
     for name in case.eager:
         modules = stages_of(schedule_of(name, case), case, seconds, groups)
         steps["eager", name] = eager_step(name, modules, case, groups)
+    for name in case.eager if case.attaches else ():
+        schedule = schedule_of(name, case)
+        costs = paces.costs if case.paced else predictor.measured(schedule)
+        modules = stages_of(schedule, case, seconds, groups)
+        steps["attached", name] = eager_step(name, modules, case, groups, costs)
     times, wrong = _alternated(steps, case.rounds, groups)
     rows = [_row(runtime, name, found, simulated) for (runtime, name), found in times.items()]
     return {

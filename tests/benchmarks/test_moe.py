@@ -68,13 +68,15 @@ def _run(tmp_path: Path, *options: str) -> tuple[str, dict]:
 
 def test_both_runtimes_run_the_same_model_and_every_schedule_of_ours_is_simulated(tmp_path: Path) -> None:
     options = ["--pipeline-ranks", "2", "--network", "emulated", "--schedule", "zbv", "--schedule", "dualpipev"]
-    text, found = _run(tmp_path, *options, "--eager", "zbv", "--eager", "dualpipev")
+    text, found = _run(tmp_path, *options, "--eager", "zbv", "--eager", "dualpipev", "--attach")
     assert found["gradients_agree"]
     assert [(row["runtime"], row["schedule"]) for row in found["rows"]] == [
         ("annopipe", "zbv"),
         ("annopipe", "dualpipev"),
         ("eager", "zbv"),
         ("eager", "dualpipev"),
+        ("attached", "zbv"),
+        ("attached", "dualpipev"),
     ]
     for row in found["rows"]:
         assert 0 < row["fastest_s"] <= row["measured_s"] <= row["slowest_s"]

@@ -51,6 +51,22 @@ def losses_are_normalised_by_all_tokens_of_a_batch():
         trial.both(batches(4), scale=torch.tensor(0.25))
 
 
+def outputs_of_a_step_are_kept_on_request_only():
+    trial = Trial(Linear, "1f1b", 3)
+    calls = batches(3)
+    trial.both(calls)
+    assert trial.pipe.outputs is None
+    trial.pipe.keep_outputs = True
+    trial.both(calls)
+    assert (trial.pipe.outputs is not None) == trial.pipe.holds_last
+    for output, (args, _, _) in zip(trial.pipe.outputs or [], calls, strict=False):
+        assert not output.requires_grad
+        close(output, trial.forward(args), "output")
+    trial.pipe.keep_outputs = False
+    trial.both(calls)
+    assert trial.pipe.outputs is None
+
+
 class Balanced(nn.Module):
     """Adds auxiliary losses on every second stage, one of them of what it does not hand on."""
 
@@ -522,6 +538,7 @@ def a_schedule_changes_no_bit():
 
 CASES = (
     losses_are_normalised_by_all_tokens_of_a_batch,
+    outputs_of_a_step_are_kept_on_request_only,
     auxiliary_losses_are_differentiated_on_every_stage,
     frozen_parameters_get_no_gradient,
     parameters_may_be_frozen_and_trained_again,

@@ -1,0 +1,209 @@
+"""``attach``: run a schedule object of torch.distributed.pipelining with annopipe's graphs and policies."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from annopipe.errors import PipelineError
+from annopipe.ordering.combining import StageNodeCosts
+from annopipe.ordering.registry import Policy
+from annopipe.pipeline.calls import Call, cut_calls
+from annopipe.pipeline.checks import check_grad_mode
+from annopipe.pipeline.pipeline import Pipeline
+from annopipe.pipeline.upstream_schedules import TorchSchedule, UpstreamSchedule
+
+__all__ = ["attach"]
+
+S = TypeVar("S", bound=TorchSchedule)
+
+
+def attach(
+    schedule: S,
+    policy: str | Policy = "auto",
+    *,
+    costs: StageNodeCosts | None = None,
+    plan_group: dist.ProcessGroup | None = None,
+    fixed_sums: bool = False,
+    timeout: timedelta = timedelta(minutes=5),
+) -> S:
+    """Let a schedule object of torch.distributed.pipelining run as an ``ap.Pipeline``, and return it.
+
+    Its ``step`` and ``eval`` are called as before, with the same losses, outputs and gradients; its order, stages,
+    group, loss, ``scale_grads`` and chunk specs are kept. ``schedule.annopipe`` is the pipeline, for ``plans()``,
+    ``auxiliary_losses`` and ``ap.clip_grad_norm_``. All ranks attach before the first step.
+
+    Three things are other than in PyTorch. Gradients that are there before a step are left as they are: PyTorch divides
+    them once more with those of the step. ``eval`` leaves gradients alone, too, and needs a target only for ``losses``.
+    Losses and outputs hold no autograd graph.
+
+    Args:
+        schedule: with one stage a rank or several, of any class, also one that was loaded from CSV.
+        policy, costs, plan_group, fixed_sums, timeout: see ``ap.Pipeline``.
+
+    Raises PipelineError for what cannot be kept: functions of register_custom_function, a dw_builder, stages in
+    DistributedDataParallel or fully_shard, values that skip a stage.
+
+    >>> import annopipe as ap
+    >>> from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> layer = nn.Linear(4, 2)
+    >>> stage = PipelineStage(layer, 0, 1, torch.device("cpu"))
+    >>> schedule = ap.attach(ScheduleGPipe(stage, n_microbatches=2, loss_fn=nn.MSELoss()))
+    >>> losses = []
+    >>> output = schedule.step(torch.ones(6, 4), target=torch.zeros(6, 2), losses=losses)
+    >>> output.shape, len(losses), layer.weight.grad.shape
+    (torch.Size([6, 2]), 2, torch.Size([2, 4]))
+    >>> dist.destroy_process_group()
+    """
+    if isinstance(getattr(schedule, "annopipe", None), Pipeline):
+        raise PipelineError("this schedule is attached already; make a new one for another policy")
+    upstream = UpstreamSchedule(schedule)
+    pipe = _AttachedPipeline(upstream, policy, costs, plan_group, fixed_sums, timeout)
+    attachment = _Attachment(upstream, pipe)
+    upstream.replace(step=attachment.step, eval=attachment.eval, annopipe=pipe)
+    return schedule
+
+
+class _AttachedPipeline(Pipeline):
+    """A pipeline that cuts batches as an upstream schedule does.
+
+    Attributes:
+        loss_kwargs: what the loss takes in the next step besides output and target.
+    """
+
+    _spreads_lists = True  # as upstream does
+
+    def __init__(
+        self,
+        upstream: UpstreamSchedule,
+        policy: str | Policy,
+        costs: StageNodeCosts | None,
+        plan_group: dist.ProcessGroup | None,
+        fixed_sums: bool,
+        timeout: timedelta,
+    ) -> None:
+        self._upstream = upstream
+        self.loss_kwargs: Mapping[str, Any] = {}
+        super().__init__(
+            upstream.modules,
+            upstream.order(),
+            upstream.group,
+            None if upstream.loss_fn is None else _Loss(upstream.loss_fn),
+            policy,
+            costs=costs,
+            plan_group=plan_group,
+            fixed_sums=fixed_sums,
+            timeout=timeout,
+        )
+
+    def train(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any) -> list[torch.Tensor] | None:
+        """As ``step``, whatever the keyword arguments are called."""
+        with self._peers.calling("step"):
+            check_grad_mode()
+            self._upstream.refuse_functions()
+            calls = self._calls(args, kwargs, target)
+            with _divided(self._divisors()):
+                return self._step(calls, 1.0, None)
+
+    def forward(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any, *, has_losses: bool
+    ) -> tuple[list[Any] | None, list[Any]]:
+        """Outputs and targets of the microbatches; the modules stay in the mode that they are in."""
+        with self._peers.calling("eval"):
+            if has_losses and self.holds_last and (target is None or self._upstream.loss_fn is None):
+                what = "loss_fn" if target is not None else "target"
+                raise PipelineError(f"losses were asked for, and there is no {what}: give one, or leave losses out")
+            calls = self._calls(args, kwargs, target)
+            targets = [call.target for call in calls]
+            return self._forward([Call(call.args, call.kwargs, None) for call in calls]), targets
+
+    def _divisors(self) -> dict[nn.Parameter, int]:
+        """What gradients are divided by, of each parameter once, where it is not 1."""
+        own = ((self._upstream.divisor(index), module) for index, module in self._modules.items())
+        return {parameter: divisor for divisor, module in own for parameter in module.parameters() if divisor > 1}
+
+    def _calls(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any) -> list[Call]:
+        args, named, targets = self._upstream.cut(inputs, kwargs, target if self.holds_last else None)
+        packed = [None if part is None else (part, dict(self.loss_kwargs)) for part in targets]
+        has_first = self._finder.first is not None
+        return cut_calls(args, named, packed, self._upstream.microbatches, has_first=has_first)
+
+
+class _Loss:
+    """An upstream loss as a function of output and target; what else it takes comes with the target."""
+
+    def __init__(self, loss_fn: Callable[..., torch.Tensor]) -> None:
+        self.__wrapped__ = loss_fn
+
+    def __call__(self, output: Any, packed: tuple[Any, Mapping[str, Any]]) -> torch.Tensor:
+        target, kwargs = packed
+        return self.__wrapped__(output, target, **kwargs)
+
+
+class _Attachment:
+    """``step`` and ``eval`` of an attached schedule: they are called, and return, as upstream's."""
+
+    def __init__(self, upstream: UpstreamSchedule, pipe: _AttachedPipeline) -> None:
+        self._upstream, self._pipe = upstream, pipe
+
+    def step(
+        self,
+        *args: Any,
+        target: Any = None,
+        losses: list[Any] | None = None,
+        return_outputs: bool = True,
+        loss_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Forward and backward of a batch; without a loss, its forward."""
+        if self._upstream.loss_fn is None:
+            return self.eval(*args, target=target, losses=losses, return_outputs=return_outputs, **kwargs)
+        pipe = self._pipe
+        pipe.loss_kwargs, pipe.keep_outputs = loss_kwargs or {}, return_outputs
+        found = pipe.train(args, kwargs, target)
+        if losses is not None and found is not None:
+            losses[:] = found
+        return self._merged(pipe.outputs if return_outputs else None)
+
+    def eval(
+        self,
+        *args: Any,
+        target: Any = None,
+        losses: list[Any] | None = None,
+        return_outputs: bool = True,
+        loss_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Forward of a batch, with the modules in the mode that they are in."""
+        self._pipe.loss_kwargs = loss_kwargs or {}
+        outputs, targets = self._pipe.forward(args, kwargs, target, has_losses=losses is not None)
+        loss_fn = self._upstream.loss_fn
+        if losses is not None and outputs is not None and loss_fn is not None:
+            with torch.no_grad():
+                losses[:] = [_Loss(loss_fn)(output, part) for output, part in zip(outputs, targets, strict=True)]
+        return self._merged(outputs if return_outputs else None)
+
+    def _merged(self, outputs: list[Any] | None) -> Any:
+        return None if outputs is None else self._upstream.merged(outputs)
+
+
+@contextlib.contextmanager
+def _divided(divisors: Mapping[nn.Parameter, int]) -> Iterator[None]:
+    """Divide the gradients that come inside, after they have been added up, as upstream does.
+
+    Those that were there before are multiplied first, so that they stay as they are: no second copy is kept.
+    """
+    for parameter, divisor in divisors.items():
+        if parameter.grad is not None:
+            parameter.grad.mul_(divisor)
+    try:
+        yield
+    finally:
+        for parameter, divisor in divisors.items():
+            if parameter.grad is not None:
+                parameter.grad.div_(divisor)
