@@ -23,6 +23,7 @@ ADAPTERS = {
     "annopipe/graphs/declared_ops.py": "the schema of an operator",
     "annopipe/graphs/dynamo.py": "torch._dynamo (graph capture, guards)",
     "annopipe/graphs/eager_kernels.py": "torch._C and torch._ops (Python kernels that only tracing uses)",
+    "annopipe/graphs/min_cut.py": "torch._functorch.partitioners (what to save within a memory budget)",
     "annopipe/graphs/effects.py": "the schema of an operator",
     "annopipe/graphs/operators.py": "torch._ops, torch._C (operators that users name, and their schemas)",
     "annopipe/graphs/ops.py": "torch._ops (what kind of operator a node calls)",

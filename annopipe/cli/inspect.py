@@ -26,7 +26,7 @@ _TAGS = ("tag", "foreign tag")  # rules by which a region is what someone wrote;
 @click.option("--graph", "which", type=click.Choice(_GRAPHS), multiple=True, help="Only these graphs; default: all.")
 @click.option("--nodes", is_flag=True, help="One row per node instead of one per region.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-@click.option("--strict", is_flag=True, help="Capture by Dynamo; needed for torch.utils.checkpoint.")
+@click.option("--strict", is_flag=True, help="Capture by Dynamo, which guards Python values.")
 def command(
     module: str, inputs: tuple[str, ...], which: tuple[str, ...], *, nodes: bool, as_json: bool, strict: bool
 ) -> None:

@@ -1,18 +1,20 @@
-"""Adapter to activation checkpointing: ``torch.utils.checkpoint`` is honoured in a captured graph, else refused.
+"""Adapter to activation checkpointing: ``torch.utils.checkpoint`` is honoured in a graph, or refused by name.
 
 needs       forward as it runs under direct tracing; or a checkpointed call that Dynamo captured as one operation.
-does        refuses the first; runs the graph of the second in its place.
-guarantees  a checkpoint that would save memory is refused however it was imported, as are other hooks on saved tensors
-            (tracing would leave out what they do to gradients); every operation of a captured one
-            carries a mark, which ``annopipe.graphs.recomputation`` reads, and the policy of a selective checkpoint
-            (``context_fn``) says which of them are saved.
+does        runs what is checkpointed in place, once, and marks its operations, which
+            ``annopipe.graphs.recomputation`` reads.
+guarantees  a checkpoint is seen however it was imported; the policy of a selective one (``context_fn``) says which of
+            its operations are saved, and any other context is refused; so are other hooks on saved tensors (tracing
+            would leave out what they do to gradients).
 
-Names of ``torch.utils.checkpoint`` that are not public: ``_CheckpointFrame``, which every checkpoint without reentrance
-makes, and ``CheckpointFunction``, which every one with reentrance applies.
+Names of ``torch.utils.checkpoint`` that are not public: the generator that every checkpoint without reentrance steps
+through, ``_CheckpointFrame``, which that makes, and ``CheckpointFunction``, which every one with reentrance applies.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -22,21 +24,31 @@ from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from annopipe.graphs import meta
+from annopipe.pytrees import tree_leaves
 
-__all__ = ["CheckpointError", "checkpoints_refused", "is_checkpoint", "marked_as_checkpoint", "refuse_lost_gradients"]
+__all__ = [
+    "CheckpointError",
+    "checkpoints_marked",
+    "checkpoints_refused",
+    "is_checkpoint",
+    "marked_as_checkpoint",
+    "refuse_lost_gradients",
+]
 
 _CHECKPOINT = torch.ops.higher_order.tag_activation_checkpoint
+_SELECTIVE = torch_checkpoint._CachingTorchDispatchMode
 _CONTEXT_KEY = "_checkpoint_context_fn"  # in the meta of a checkpointed graph
-_REFUSAL = (
-    "forward uses torch.utils.checkpoint, which direct tracing does not see (it would save everything): use "
-    "ap.trace(..., strict=True), which recomputes what the checkpoint covers, or take the checkpoint out"
-)
-
-
+_REFUSAL = "it uses torch.utils.checkpoint"
 _HOOKS_REFUSAL = (
     "forward uses torch.autograd.graph.saved_tensors_hooks (as save_on_cpu does), which no graph runs: take it out; to "
-    "save less, use torch.utils.checkpoint and ap.trace(..., strict=True)"
+    "save less, use torch.utils.checkpoint, or ap.trace(..., recompute=...)"
 )
+_REENTRANT_REFUSAL = (
+    "torch.utils.checkpoint(use_reentrant=True) of inputs that want no gradient gives the parameters inside none: use "
+    "use_reentrant=False"
+)
+_GENERATOR = "_checkpoint_without_reentrant_generator"
+_COMPOSABLE = "torch.distributed._composable.checkpoint_activation"  # has the generator under the same name
 
 
 class CheckpointError(Exception):
@@ -50,27 +62,113 @@ def checkpoints_refused() -> Iterator[None]:
     Raises:
         CheckpointError: where the checkpoint is called.
     """
-    frame, function = torch_checkpoint._CheckpointFrame, torch_checkpoint.CheckpointFunction
-    hooks = torch.autograd.graph.saved_tensors_hooks
+    function = torch_checkpoint.CheckpointFunction
+    with _unusual_refused():
+        function.apply = _refusing(function.apply, _REFUSAL)  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            del function.apply  # the original one is inherited
+
+
+@contextlib.contextmanager
+def checkpoints_marked() -> Iterator[None]:
+    """While it is open, what is checkpointed runs in place, and its operations are traced as those of a group.
+
+    Raises:
+        CheckpointError: where a checkpoint is called that cannot be honoured, or hooks on what is saved are used.
+    """
+    groups = itertools.count()
+    function = torch_checkpoint.CheckpointFunction
+    original: Callable[..., Any] = function.apply
+    modules = [torch_checkpoint, *([sys.modules[_COMPOSABLE]] if _COMPOSABLE in sys.modules else [])]
+    generators = [(module, getattr(module, _GENERATOR)) for module in modules]
+
+    def steps(
+        _: Any, __: bool = True, context_fn: Any = torch_checkpoint.noop_context_fn, *___: Any, **____: Any
+    ) -> Any:
+        if not torch.is_grad_enabled():
+            yield
+            return
+        policy, is_chosen = _policy(context_fn)
+        with _current_meta_kept(), _Marks(next(groups), chosen=is_chosen), policy:
+            yield
+
+    def apply(run: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return original(run, preserve, *args)
+        with _current_meta_kept(), _Marks(next(groups), chosen=False):
+            result = run(*args)
+        if _want_gradient(tree_leaves(result)) and not _want_gradient(args):
+            raise CheckpointError(_REENTRANT_REFUSAL)
+        return result
+
+    with _unusual_refused():
+        function.apply = apply  # type: ignore[method-assign]
+        for module, _ in generators:
+            setattr(module, _GENERATOR, steps)
+        try:
+            yield
+        finally:
+            for module, generator in generators:
+                setattr(module, _GENERATOR, generator)
+            del function.apply  # the original one is inherited
+
+
+@contextlib.contextmanager
+def _unusual_refused() -> Iterator[None]:
+    """Refuse hooks on saved tensors, and whoever makes the frame of a checkpoint."""
+    frame, hooks = torch_checkpoint._CheckpointFrame, torch.autograd.graph.saved_tensors_hooks
     enter = hooks.__enter__
-
-    def refusing(original: Callable[..., Any], reason: str) -> Callable[..., Any]:
-        def refuse(*args: Any, **kwargs: Any) -> Any:
-            if torch.is_grad_enabled():
-                raise CheckpointError(reason)
-            return original(*args, **kwargs)
-
-        return refuse
-
-    torch_checkpoint._CheckpointFrame = refusing(frame, _REFUSAL)  # type: ignore[assignment, misc]
-    function.apply = refusing(function.apply, _REFUSAL)  # type: ignore[method-assign]
-    hooks.__enter__ = refusing(enter, _HOOKS_REFUSAL)  # type: ignore[method-assign]
+    torch_checkpoint._CheckpointFrame = _refusing(frame, _REFUSAL)  # type: ignore[assignment, misc]
+    hooks.__enter__ = _refusing(enter, _HOOKS_REFUSAL)  # type: ignore[method-assign]
     try:
         yield
     finally:
         hooks.__enter__ = enter  # type: ignore[method-assign]
         torch_checkpoint._CheckpointFrame = frame  # type: ignore[misc]
-        del function.apply  # the original one is inherited
+
+
+def _refusing(original: Callable[..., Any], reason: str) -> Callable[..., Any]:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        if torch.is_grad_enabled():
+            raise CheckpointError(reason)
+        return original(*args, **kwargs)
+
+    return refuse
+
+
+def _policy(context_fn: Any) -> tuple[contextlib.AbstractContextManager[Any], bool]:
+    """The context of a checkpoint's forward, and whether it says what is saved.
+
+    Of the two contexts, the other one is for running Python again, which no graph does.
+    """
+    first, second = context_fn()
+    plain = (contextlib.nullcontext, torch_checkpoint._CachedTorchDispatchMode)
+    of_composable = getattr(context_fn, "__module__", "") == _COMPOSABLE  # its own: no checkpoint in a checkpoint
+    for context, known in ((first, (contextlib.nullcontext, _SELECTIVE)), (second, plain)):
+        if not isinstance(context, known) and not (of_composable and context is second):
+            raise CheckpointError(
+                f"torch.utils.checkpoint has a context_fn that gives a {type(context).__name__}, and a graph runs no "
+                "contexts: use create_selective_checkpoint_contexts, or leave context_fn out"
+            )
+    return first, isinstance(first, _SELECTIVE)
+
+
+@contextlib.contextmanager
+def _current_meta_kept() -> Iterator[None]:
+    """Put back what new nodes are given; selective checkpoints leave their marks there."""
+    current = fx_traceback.get_current_meta()
+    before = dict(current)
+    try:
+        yield
+    finally:
+        current.clear()
+        current.update(before)
+
+
+def _want_gradient(values: Iterable[Any]) -> bool:
+    return any(isinstance(value, torch.Tensor) and value.requires_grad for value in values)
 
 
 def is_checkpoint(target: Any) -> bool:
@@ -102,10 +200,7 @@ def refuse_lost_gradients(inputs: Sequence[Any], options: dict[str, Any], parame
     wanted = [t for t in inputs if isinstance(t, torch.Tensor) and t.requires_grad]
     reentrant = options.get("use_reentrant") is not False and torch.is_grad_enabled()
     if reentrant and wanted and all(id(t) in parameters for t in wanted):
-        raise CheckpointError(
-            "torch.utils.checkpoint(use_reentrant=True) of inputs that want no gradient gives the parameters inside "
-            "none: use use_reentrant=False"
-        )
+        raise CheckpointError(_REENTRANT_REFUSAL)
 
 
 class _Marks(TorchDispatchMode):

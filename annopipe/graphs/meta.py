@@ -34,6 +34,7 @@ __all__ = [
     "is_traced_in_backward",
     "is_traced_in_forward",
     "makes_sizes",
+    "mark_recompute",
     "marked",
     "module_path",
     "placed",
@@ -163,6 +164,12 @@ def marked(current: dict[str, Any], group: int, *, keep_policy: bool) -> Iterato
         for key in (_GROUP, _POLICY):
             current.pop(key, None)
         current.update(before)
+
+
+def mark_recompute(node: fx.Node, group: int, *, again: bool) -> None:
+    """Put a node into a group whose values a backward computes again, or, of this node, takes from the forward."""
+    node.meta[_GROUP] = group
+    node.meta[_POLICY] = CheckpointPolicy.PREFER_RECOMPUTE if again else CheckpointPolicy.MUST_SAVE
 
 
 def group(node: fx.Node) -> int | None:

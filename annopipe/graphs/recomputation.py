@@ -1,6 +1,7 @@
-"""Which values of a checkpointed forward a backward computes again, and when.
+"""Which values of a forward a backward computes again, and when.
 
-needs       a joint graph whose checkpointed operations are marked (``annopipe.graphs.checkpointing``).
+needs       a joint graph with the marks of checkpoints (``annopipe.graphs.checkpointing``) and of what the caller asks
+            for (``annopipe.graphs.recompute_choice``).
 does        picks the operations to compute again; in the backward, puts each just before its first use.
 guarantees  never computed again: what launches, waits, reads on the host, draws random numbers, sorts or has an effect,
             what its policy saves, sizes, and what leaves its group, as a layer's result does. All else of a group is
@@ -14,10 +15,11 @@ import itertools
 from torch import fx
 
 from annopipe.graphs import meta
-from annopipe.graphs.ops import has_effect, is_getitem, sorts, traits
+from annopipe.graphs.operators import schema_arguments
+from annopipe.graphs.ops import has_effect, is_getitem, is_operator, sorts, traits
 from annopipe.graphs.stage_graph import StageGraph, body
 
-__all__ = ["put_recomputed_late", "recomputed"]
+__all__ = ["may_run_again", "put_recomputed_late", "recomputed"]
 
 
 def recomputed(graph: fx.Graph, forward: set[fx.Node]) -> set[fx.Node]:
@@ -26,15 +28,29 @@ def recomputed(graph: fx.Graph, forward: set[fx.Node]) -> set[fx.Node]:
     for node in graph.nodes:
         if node in forward and meta.recompute_group(node) is not None and node.op == "call_function":
             made = node.all_input_nodes[0] if is_getitem(node) else None
-            if made in again if made is not None else _may_run_again(node):
+            if made in again if made is not None else may_run_again(node):
                 again.add(node)
     return {node for node in again if not _leaves_group(node, forward)}
 
 
-def _may_run_again(node: fx.Node) -> bool:
+def may_run_again(node: fx.Node) -> bool:
+    """Whether an operation yields the same when it runs a second time, and does nothing else."""
     known = traits(node)
-    once = known.launch or known.wait or known.host_read or has_effect(node) or sorts(node)
-    return not (once or meta.makes_sizes(node) or meta.is_number(node))
+    once = known.launch or known.wait or known.host_read or sorts(node)
+    effect = has_effect(node) and not _draws_nothing(node)
+    return not (once or effect or meta.makes_sizes(node) or meta.is_number(node))
+
+
+def _draws_nothing(node: fx.Node) -> bool:
+    """Whether it would draw random numbers for dropout, as attention does, and has none."""
+    known, target = traits(node), node.target
+    if not (known.random and is_operator(target)) or known.fence or known.writes:
+        return False
+    for position, argument in enumerate(schema_arguments(target)):
+        if argument.name == "dropout_p":
+            given = node.kwargs.get(argument.name, argument.default_value)
+            return bool((node.args[position] if position < len(node.args) else given) == 0.0)
+    return False
 
 
 def _leaves_group(node: fx.Node, forward: set[fx.Node]) -> bool:

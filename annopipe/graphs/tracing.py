@@ -19,7 +19,7 @@ from annopipe.graphs.attributes import SideEffects
 from annopipe.graphs.balanced_sizes import record_balanced_sizes
 from annopipe.graphs.calling import TracedCall, call_stage
 from annopipe.graphs.capture import ForeignTensorError, export_joint
-from annopipe.graphs.checkpointing import CheckpointError, checkpoints_refused
+from annopipe.graphs.checkpointing import CheckpointError, checkpoints_marked
 from annopipe.graphs.cleanup import clean_joint_graph
 from annopipe.graphs.describing import Names, described
 from annopipe.graphs.dtypes import refuse_mixed_dtypes
@@ -31,6 +31,7 @@ from annopipe.graphs.hit_proof import marks_hits, prove_hit_loops
 from annopipe.graphs.ops import has_effect, note_declarations
 from annopipe.graphs.partition import partition
 from annopipe.graphs.random_state import untouched_random_state
+from annopipe.graphs.recompute_choice import Recompute, RecomputeChoice, mark_choice, recompute_choice
 from annopipe.graphs.regions import place
 from annopipe.graphs.replay import replay
 from annopipe.graphs.stage_graph import StageGraph
@@ -48,6 +49,7 @@ def trace(
     *,
     strict: bool = False,
     tags: Iterable[ForeignTag] = UPSTREAM_TAGS,
+    recompute: Recompute = None,
 ) -> StageGraphs:
     """Trace one stage into explicit forward and backward graphs that carry the module's tags.
 
@@ -58,12 +60,12 @@ def trace(
     differ in the last bits: gradients of ``prod``, float32 ``nn.LSTM`` on CPU, and, under autocast, gradients of a
     weight that is used more than once (eager's cast is shared).
 
-    Direct tracing runs ``forward`` and sees tensor operations only: it freezes the Python values that forward reads and
-    refuses activation checkpointing and hooks on saved tensors. Strict tracing has Dynamo read ``forward`` first. The
-    graphs are the same, but they refuse a module whose attributes, globals or closure variables have changed since,
-    and a forward that is not one graph is refused. ``torch.utils.checkpoint`` is honoured: what it covers is computed
-    again in the backward instead of saved, but for communication, host reads, sorting and random numbers, which happen
-    once. Buffers are updated once, too, where eager's checkpoint updates them twice.
+    Direct tracing runs ``forward`` and sees tensor operations only: it freezes the Python values that forward reads,
+    and refuses hooks on saved tensors. Strict tracing has Dynamo read ``forward`` first. The graphs are the same, but
+    they refuse a module whose attributes, globals or closure variables have changed since, and a forward that is not
+    one graph is refused. Both honour ``torch.utils.checkpoint``: what it covers is computed again in the backward
+    instead of saved, as is what ``recompute`` names, but for communication, host reads, sorting and random numbers,
+    which happen once. Buffers are updated once, too, where eager's checkpoint updates them twice.
 
     What forward gives to ``ap.auxiliary_loss`` is added up in the output port ``auxiliary_loss``, which has a tangent.
 
@@ -75,6 +77,9 @@ def trace(
             tangent.
         target: example target for ``loss_fn``.
         strict: capture by Dynamo, which takes longer and refuses more.
+        recompute: what the backward computes again instead of having it saved: the name of a region ("attention", or
+            "moe/experts"), several, "all", or a memory budget from 0 to 1, as PyTorch's ``activation_memory_budget``.
+            Each layer of a region still saves what it hands on.
         tags: which annotations of other code are regions; ``(*ap.UPSTREAM_TAGS, ap.ForeignTag(...))`` adds your own.
 
     Raises:
@@ -84,6 +89,9 @@ def trace(
     >>> graphs = trace(nn.Linear(3, 2), (torch.ones(4, 3),))
     >>> [port.name for port in graphs.forward.inputs]
     ['param.weight', 'param.bias', 'input.input']
+    >>> module = nn.Sequential(nn.Linear(3, 2), nn.GELU(), nn.Tanh())
+    >>> [port.name for port in trace(module, (torch.ones(4, 3),), recompute="all").forward.outputs]
+    ['output', 'saved.input.input']
     >>> module = nn.Dropout(0.1)
     >>> graphs = trace(module, (torch.ones(2),), strict=True)
     >>> module.p = 0.2
@@ -98,7 +106,8 @@ def trace(
             "trace(module, (x, y))"
         )
     with _ONE_AT_A_TIME:
-        return _trace(module, args, kwargs or {}, loss_fn, target, checked_tags(tags), strict=strict)
+        choice = recompute_choice(recompute)
+        return _trace(module, args, kwargs or {}, loss_fn, target, checked_tags(tags), choice, strict=strict)
 
 
 def _trace(
@@ -108,6 +117,7 @@ def _trace(
     loss_fn: Callable[..., Any] | None,
     target: Any,
     tags: tuple[ForeignTag, ...],
+    recompute: RecomputeChoice,
     *,
     strict: bool,
 ) -> StageGraphs:
@@ -120,7 +130,7 @@ def _trace(
     plain = (ForeignTensorError, CheckpointError)
     captured = _captured(module, arguments, loss_fn, target_arguments) if strict else Captured(call_stage)
     call = TracedCall(module, arguments, loss_fn, target_arguments, captured.run)
-    checkpoints = contextlib.nullcontext() if strict else checkpoints_refused()
+    checkpoints = contextlib.nullcontext() if strict else checkpoints_marked()
     with untouched_random_state(), _kept(module), Explained(module, plain=plain), checkpoints:
         joint = without_tokens(export_joint(call, tensors, lambda node: has_effect(node) or marks_hits(node)))
     if call.moved:
@@ -138,6 +148,7 @@ def _trace(
     names = Names(module, (*arguments.paths, *target_arguments.paths), outputs)
     graph = described(joint, names, (*arguments.guards, *target_arguments.guards))
     _refuse_lost_gradients(module, tensors, graph)
+    mark_choice(graph, recompute)
     forward, backward = partition(graph)
     for part in (forward, backward):
         if part is not None:

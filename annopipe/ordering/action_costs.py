@@ -70,7 +70,7 @@ def actions(
         send=_per_stage(graphs, [of_stage.output / link_bytes_per_s for of_stage in stored]),
         latency=latency,
         activation=_per_stage(graphs, [of_stage.activation for of_stage in stored]),
-        kept_for_weight=max(map(_kept_share, stored)),
+        kept_for_weight=_per_stage(graphs, [_kept_share(of_stage) for of_stage in stored]),
         parameters=_per_stage(graphs, [of_stage.parameters for of_stage in stored]),
         exposed={**exposed, "FB": stages.pair_exposed},
     )
@@ -142,5 +142,5 @@ def _exposed(timeline: ProgramTimeline | None) -> float:
 
 
 def _kept_share(stored: StoredBytes) -> float:
-    """A weight half that keeps more than the forward left counts as keeping all of it."""
-    return min(1.0, stored.kept_for_weight / stored.activation) if stored.activation else 0.0
+    """Of a forward that leaves nothing no share can be told; what its backward-input leaves is not counted."""
+    return stored.kept_for_weight / stored.activation if stored.activation else 0.0

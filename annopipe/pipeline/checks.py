@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from annopipe.errors import PipelineError
+from annopipe.graphs.recompute_choice import RecomputeChoice
 from annopipe.ordering.registry import Policy
 from annopipe.scheduling.actions import BACKWARDS, BUILTIN_KINDS
 from annopipe.scheduling.placement import Placement
@@ -130,13 +131,16 @@ def check_loss(loss_fn: object, timeout: timedelta) -> None:
         raise PipelineError(f"timeout={timeout}: give the time that a rank may wait for another, more than none")
 
 
-def facts_of(schedule: Schedule, policy: str | Policy, tied: Mapping[str, str]) -> dict[str, str]:
+def facts_of(
+    schedule: Schedule, policy: str | Policy, tied: Mapping[str, str], recompute: Sequence[RecomputeChoice]
+) -> dict[str, str]:
     """What has to be the same on every rank."""
     return {
         "the number of microbatches": str(schedule.microbatches),
         "the schedule": repr(schedule.programs.texts()),
         "the policy": policy if isinstance(policy, str) else getattr(policy, "__qualname__", type(policy).__qualname__),
         "the tied parameters": repr(sorted(tied.items())),
+        "what is computed again": "; ".join(map(str, recompute)),
     }
 
 

@@ -38,6 +38,7 @@ from annopipe.pipeline.messages import Messages
 from annopipe.pipeline.microbatches import BatchDims, call_values, later_values
 from annopipe.pipeline.peers import Peers, place_in
 from annopipe.pipeline.preparing import Settings, accepted, prepare
+from annopipe.pipeline.recomputing import StageRecompute, recompute_choices
 from annopipe.pipeline.stage import LocalStage
 from annopipe.pipeline.step_inputs import Scale, StepInputs
 from annopipe.pipeline.step_results import in_order, of_last
@@ -79,6 +80,8 @@ class Pipeline:
             save of tied parameters; of the library's schedules only looped-bfs adds in another order without it.
             Gradients that come early are kept until it is their turn.
         keep_outputs: also an attribute; ``outputs`` is what the last stage returned in the last step, on its rank.
+        recompute: what backwards compute again instead of keeping it: as ``ap.trace`` takes it, for all stages, or a
+            mapping from stages to that, for these; the same on all ranks. A region has to be in one of the stages.
         timeout: how long a rank waits for another, in messages and in the collectives of graphs, before all ranks stop
             and say what they waited for; then the connections of the groups are closed, and the ranks have to be
             started again. While stages are traced, the limit of the process group itself holds.
@@ -110,6 +113,7 @@ class Pipeline:
         tied: Mapping[str, str] = MappingProxyType({}),
         fixed_sums: bool = False,
         keep_outputs: bool = False,
+        recompute: StageRecompute = None,
         timeout: timedelta = timedelta(minutes=5),
     ) -> None:
         check_kinds(stages, schedule, timeout, {"batch_dims": batch_dims, "tied": tied})
@@ -123,8 +127,9 @@ class Pipeline:
         schedule.check()
         lowered = schedule.lowered()
         others = [plan_group] if plan_group is not None else []
-        self._peers = Peers(group, others, timeout, facts_of(lowered, policy, tied))
-        made = lowered, rank, self._peers, plan_group, loss_fn, policy, costs, fixed_sums
+        choices = recompute_choices(recompute, lowered.placement.stages)
+        self._peers = Peers(group, others, timeout, facts_of(lowered, policy, tied, choices))
+        made = lowered, rank, self._peers, plan_group, loss_fn, policy, costs, choices, fixed_sums
         self._settings = Settings(*made, spreads_lists=self._spreads_lists)
         self._messages = Messages(group, timeout)
         self._operations: dict[str, Operation] = {}

@@ -19,6 +19,7 @@ from annopipe import pytrees
 from annopipe.errors import AnnopipeError, PipelineError
 from annopipe.graphs.ops import group_name, traits
 from annopipe.graphs.process_groups import find_group
+from annopipe.graphs.recompute_choice import RecomputeChoice, region_paths
 from annopipe.graphs.stage_graph import body
 from annopipe.graphs.stage_graphs import StageGraphs
 from annopipe.graphs.tracing import trace
@@ -34,6 +35,7 @@ from annopipe.pipeline.interpreter import Interpreter, Operation
 from annopipe.pipeline.liveness import gradient_needs, only_live, returning_gradients
 from annopipe.pipeline.messages import Messages
 from annopipe.pipeline.peers import AgreedError, Peers
+from annopipe.pipeline.recomputing import check_regions
 from annopipe.pipeline.routing import Routing
 from annopipe.pipeline.stage import LocalStage
 from annopipe.scheduling.actions import BACKWARDS
@@ -50,6 +52,7 @@ Ready = tuple[dict[int, LocalStage], Interpreter, dict[Parts, Combined]]
 class Settings:
     """What stays the same for all calls of a pipeline.
 
+    recompute: what the backward of each stage computes again.
     evaluates: whether these are for calls that only want the outputs of the last stage.
     spreads_lists: whether a stage that returns a list calls the next one with its elements.
     """
@@ -61,6 +64,7 @@ class Settings:
     loss_fn: Loss | None
     policy: str | Policy
     costs: StageNodeCosts | None
+    recompute: Sequence[RecomputeChoice]
     fixed_sums: bool = False
     evaluates: bool = False
     spreads_lists: bool = False
@@ -76,6 +80,7 @@ class _News:
     accepts: the keyword arguments, of those that this rank was called with, that the stage takes.
     given: the keyword arguments that this rank was called with.
     has_loss: whether it has a loss of its own, or an auxiliary one.
+    regions: the paths of the regions in its forward.
     """
 
     boundary: Boundary | None = None
@@ -84,6 +89,7 @@ class _News:
     accepts: frozenset[str] = frozenset()
     given: frozenset[str] = frozenset()
     has_loss: bool = False
+    regions: tuple[str, ...] = ()
     error: str = ""
 
 
@@ -101,6 +107,8 @@ def prepare(
     tracing = _Tracing(settings, modules, call)
     heard = tracing.all_stages()
     _check_heard(settings, heard)
+    if not settings.evaluates:
+        check_regions(settings.recompute, [news.regions for news in heard])
     placement = settings.schedule.placement
     links = _links(placement, heard, tracing.device)
     arriving = [set(news.outside) for news in heard]
@@ -187,7 +195,8 @@ class _Tracing:
         if self._settings.evaluates:
             with without_gradients(module):
                 return forward_only(trace(module, args, kwargs))
-        return trace(module, args, kwargs, loss_fn, call.target if loss_fn is not None else None)
+        target = call.target if loss_fn is not None else None
+        return trace(module, args, kwargs, loss_fn, target, recompute=self._settings.recompute[index])
 
     def _loss_fn(self, index: int) -> Loss | None:
         """What is traced behind a stage."""
@@ -223,6 +232,7 @@ class _Tracing:
             frozenset(accepted(self._modules[index], call.kwargs, self._handed[index])),
             frozenset(call.kwargs),
             bool(graphs.layout.losses) or self._has_batch_loss(index),
+            region_paths(graphs.forward) if self._settings.recompute[index].regions else (),
         )
 
 

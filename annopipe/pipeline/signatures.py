@@ -106,5 +106,5 @@ class Retraces:
                 f"{path} has had {len(values)} values, the last ones {found}, and the pipeline was traced again for "
                 "each: a number or text is a constant of the graphs; pass it as a tensor, one that batch_dims gives to "
                 "every microbatch whole",
-                stacklevel=7,  # the line that calls step
+                stacklevel=8,  # the line that calls step
             )

@@ -5,7 +5,6 @@ optimizer keeps the copies identical. On one rank a tied parameter is one tensor
 """
 
 import contextlib
-import functools
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -13,11 +12,14 @@ import torch
 from torch import nn
 
 from annopipe.errors import PipelineError
-from annopipe.pipeline.messages import Messages
+from annopipe.pipeline.messages import Messages, Received
 from annopipe.pipeline.peers import AgreedError, Peers
 from annopipe.scheduling.placement import Placement
 
 __all__ = ["TiedParameters", "tied_parameters", "with_copies"]
+
+
+_PORTION_BYTES = 64 * 2**20
 
 
 def tied_parameters(stages: Sequence[nn.Module]) -> dict[str, str]:
@@ -123,7 +125,7 @@ class TiedParameters:
             parameter.grad = None
         try:
             yield
-            found = {root: self._sum(root, parameter, messages) for root, parameter in trained.items()}
+            found = self._sums(trained, messages)
         except BaseException:
             for root, parameter in trained.items():
                 parameter.grad = before[root]
@@ -133,26 +135,60 @@ class TiedParameters:
             more = found[root]
             parameter.grad = earlier if more is None else more if earlier is None else earlier.add_(more)
 
-    def _sum(self, root: str, parameter: nn.Parameter, messages: Messages) -> torch.Tensor | None:
-        """In the order of ranks, so that it is the same everywhere to the last bit; None when no copy has any."""
-        own = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
+    def _sums(self, trained: Mapping[str, nn.Parameter], messages: Messages) -> dict[str, torch.Tensor | None]:
+        """By root: what all copies got; None where no copy got anything."""
+        found: dict[str, torch.Tensor | None] = {}
+        for roots in _portions(trained):
+            asked = {root: self._ask(root, trained[root], messages) for root in roots}
+            for root, received in asked.items():
+                arrived = {rank: messages.wait(each) for rank, each in received.items()}
+                found[root] = self._sum(trained[root], arrived)
+            messages.flush()
+        return found
+
+    def _ask(self, root: str, parameter: nn.Parameter, messages: Messages) -> dict[int, Received]:
+        """Exchange gradients with the other ranks that have a copy; of two ranks the lower one sends first."""
+        own, text = _gradient(parameter), f"the gradient of tied parameter {root}"
         has = own.new_full((1,), parameter.grad is not None)
-        text = f"the gradient of tied parameter {root}"
-        others = [rank for rank in self._holders[root] if rank != self._rank]
-        empty = functools.partial(torch.empty_like, own, memory_format=torch.contiguous_format)
-        asked = {rank: messages.receive(text, rank, [has.clone(), empty()]) for rank in others}
-        for rank in others:
-            messages.send(text, rank, [has, own])
-        arrived = {rank: messages.wait(found) for rank, found in asked.items()}
-        messages.flush()
-        if parameter.grad is None and not any(bool(other) for other, _ in arrived.values()):
+        asked = {}
+        for rank in self._holders[root]:
+            if self._rank < rank:
+                messages.send(text, rank, [has, own])
+            if self._rank != rank:
+                buffers = [has.clone(), torch.empty_like(own, memory_format=torch.contiguous_format)]
+                asked[rank] = messages.receive(text, rank, buffers)
+            if self._rank > rank:
+                messages.send(text, rank, [has, own])
+        return asked
+
+    def _sum(self, parameter: nn.Parameter, arrived: Mapping[int, Sequence[torch.Tensor]]) -> torch.Tensor | None:
+        """In the order of ranks, so that it is the same everywhere to the last bit."""
+        if parameter.grad is None and not any(bool(has) for has, _ in arrived.values()):
             return None
-        gradients = {self._rank: own, **{rank: gradient for rank, (_, gradient) in arrived.items()}}
+        gradients = {self._rank: _gradient(parameter), **{rank: gradient for rank, (_, gradient) in arrived.items()}}
         first, *rest = (gradients[rank] for rank in sorted(gradients))
         total = first.clone()
         for gradient in rest:
             total += gradient
         return total
+
+
+def _gradient(parameter: nn.Parameter) -> torch.Tensor:
+    return parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
+
+
+def _portions(trained: Mapping[str, nn.Parameter]) -> Iterator[list[str]]:
+    """The roots in their order, as many at a time as their gradients may take memory for."""
+    portion: list[str] = []
+    size = 0
+    for root, parameter in trained.items():
+        portion.append(root)
+        size += parameter.numel() * parameter.element_size()
+        if size >= _PORTION_BYTES:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion
 
 
 def _sets(tied: Mapping[str, str]) -> dict[str, list[str]]:

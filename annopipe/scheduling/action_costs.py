@@ -15,8 +15,8 @@ __all__ = ["ActionCosts", "PerStage", "table"]
 # One number for every stage, one per stage, or a function of stage and microbatch.
 PerStage = float | Sequence[float] | Callable[[int, int], float]
 
-_SINGLE = ("FB", "latency", "kept_for_weight")
-_PER_STAGE = ("F", "I", "W", "B", "send", "activation", "parameters")
+_SINGLE = ("FB", "latency")
+_PER_STAGE = ("F", "I", "W", "B", "send", "activation", "kept_for_weight", "parameters")
 _NO_FUNCTION_EXPOSED = tuple(f"exposed {kind}" for kind in COMPUTE)
 _NO_FUNCTION = ("latency", "kept_for_weight", "activation", "parameters")
 
@@ -38,7 +38,8 @@ class ActionCosts:
             and carries one message after the other.
         latency: time from the end of sending to arrival.
         activation: memory that a forward leaves for its backward, per stage (a number or one per stage).
-        kept_for_weight: share of the activation, 0 to 1, that stays from the end of I to the end of W.
+        kept_for_weight: what stays from the end of I to the end of W, as a share of the activation, per stage (a number
+            or one per stage); more than 1 where I leaves more than F did, as it does when it computes values again.
         parameters: memory that a stage's parameters and their gradients occupy all the time, per stage.
         exposed: of the time of "F", "B", "I", "W" and "FB", the communication inside it that nothing hides, per stage
             (a number or one per stage; that of "FB" also a function as `FB`).
@@ -57,7 +58,7 @@ class ActionCosts:
     send: PerStage = 0.0
     latency: float = 0.0
     activation: float | Sequence[float] = 1.0
-    kept_for_weight: float = 1.0
+    kept_for_weight: float | Sequence[float] = 1.0
     parameters: float | Sequence[float] = 0.0
     exposed: Mapping[str, float | Sequence[float] | Callable[[int, int], float]] = field(default_factory=dict)
     operations: Mapping[str, PerStage] = field(default_factory=dict)
@@ -104,6 +105,10 @@ class ActionCosts:
     def activation_of(self, stage: int) -> float:
         """What one microbatch keeps on a stage from its forward to its backward."""
         return _number(self.activation, "activation", stage)
+
+    def kept_for_weight_of(self, stage: int) -> float:
+        """The share of a stage's activation that stays from the end of I to the end of W."""
+        return _number(self.kept_for_weight, "kept_for_weight", stage)
 
     def parameters_of(self, stage: int) -> float:
         """What the parameters of a stage occupy."""
@@ -220,8 +225,6 @@ def _check(costs: ActionCosts) -> None:
         several = isinstance(value, Sequence) and not isinstance(value, str) and name not in _SINGLE
         for number in value if several else (value,):
             _checked(number, name)
-    if costs.kept_for_weight > 1.0:
-        raise CostError(f"kept_for_weight is {costs.kept_for_weight}: it is a share of the activation, 0 to 1")
 
 
 def _refuse_no_operation(name: str) -> None:

@@ -106,7 +106,7 @@ class Tables:
 
     def _fill_memory(self, stage: int) -> None:
         kept = self._costs.activation_of(stage)
-        for_weight = kept * self._costs.kept_for_weight
+        for_weight = kept * self._costs.kept_for_weight_of(stage)
         changes = [("B", -kept), ("I", for_weight - kept), ("W", -for_weight)]
         if self._is_forward_only:
             changes.append(("F", -kept))
@@ -199,7 +199,7 @@ class Tables:
         if not change or self._is_forward_only:
             return
         (self.at_start if change > 0 else self.at_end)[number] = change
-        for_weight = self._costs.kept_for_weight
+        for_weight = self._costs.kept_for_weight_of(action.stage)
         for kind, share in (("B", 1.0), ("I", 1.0 - for_weight), ("W", for_weight)):
             self.at_end[self._numbers(kind, action.stage)[action.microbatch or 0]] -= change * share
 

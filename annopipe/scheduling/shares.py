@@ -15,7 +15,7 @@ from annopipe.scheduling.placement import Placement
 __all__ = ["shared_out"]
 
 _DIVIDED = ("F", "I", "W", "B", "FB", "activation", "parameters")
-_KEPT = ("send",)
+_KEPT = ("send", "kept_for_weight")
 _TABLES = ("exposed", "operations")
 
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import annopipe as ap
+from annopipe.graphs import meta
 
 
 def same(a: Any, b: Any) -> bool:
@@ -178,3 +179,9 @@ def _ordered(expected: dict[str, Tensor], like: dict[str, Tensor]) -> dict[str, 
 
 def _is_meta(module: nn.Module) -> bool:
     return any(t.is_meta for t in (*module.parameters(), *module.buffers()))
+
+
+def saved_bytes(graphs: Any) -> int:
+    nodes = graphs.forward.graph.output_node().args[0]
+    ports = zip(graphs.forward.outputs, nodes, strict=True)
+    return sum(meta.size_bytes(node) or 0 for port, node in ports if port.role == "saved")

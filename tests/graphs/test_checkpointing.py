@@ -1,4 +1,4 @@
-"""Direct tracing refuses activation checkpointing however it is reached; strict tracing runs it in place."""
+"""Activation checkpointing is honoured however it is reached, in direct and in strict tracing, or refused by name."""
 
 import functools
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import annopipe as ap
 from annopipe.errors import CaptureError
-from tests.graphs.helpers import check_against_eager
+from tests.graphs.helpers import check_against_eager, saved_bytes
 from tests.graphs.modules import Function, leaf, plain
 
 bound_earlier = functools.partial(checkpoint, use_reentrant=False)
@@ -42,16 +42,44 @@ CHECKPOINTED: dict[str, Callable[[], nn.Module]] = {
 
 
 @pytest.mark.parametrize("name", [*CHECKPOINTED, "composable"])
-def test_direct_tracing_refuses_a_checkpoint_with_its_line(name: str) -> None:
+def test_direct_tracing_honours_it(name: str) -> None:
     module = nn.Sequential(composable_checkpoint(layers())) if name == "composable" else CHECKPOINTED[name]()
-    frame = torch.utils.checkpoint._CheckpointFrame
+    private = "_CheckpointFrame", "_checkpoint_without_reentrant_generator"
+    before = [getattr(torch.utils.checkpoint, name) for name in private]
+    found = ap.trace(module, (leaf(3, 4),))
+    assert [getattr(torch.utils.checkpoint, name) for name in private] == before
+    assert "apply" not in vars(torch.utils.checkpoint.CheckpointFunction)
+    if "reentrant" not in name:  # eager refuses torch.autograd.grad there
+        check_against_eager(module, (leaf(3, 4),), graphs=found)
+    if name != "sequential":  # its last part is not checkpointed, and what the first hands on is saved
+        assert any(row.phase == "recompute" for row in ap.region_table(found.backward))
+        assert [p.name for p in found.forward.outputs if p.role == "saved"] == [
+            p.name for p in found.backward.inputs if p.role == "saved"
+        ]
+        assert saved_bytes(found) == 3 * 4 * 4
+
+
+def test_a_context_that_is_no_policy_is_refused_with_its_line() -> None:
+    def contexts() -> Any:
+        return torch.autocast("cpu"), torch.autocast("cpu")
+
+    module = with_layers(lambda s, x: checkpoint(s.layers, x, use_reentrant=False, context_fn=contexts))
     with pytest.raises(
-        CaptureError,
-        match=r"(?s)forward uses torch.utils.checkpoint, .*: use ap.trace\(..., strict=True\).*\n  at .*\.py:\d+, in",
+        CaptureError, match=r"context_fn that gives a autocast, .*: use create_selective.*\n  at .*\.py:\d+, in"
     ):
         ap.trace(module, (leaf(3, 4),))
-    assert torch.utils.checkpoint._CheckpointFrame is frame
-    assert "apply" not in vars(torch.utils.checkpoint.CheckpointFunction)
+
+
+def test_gradients_of_a_reentrant_checkpoint_are_eagers() -> None:
+    module, x = CHECKPOINTED["reentrant"](), leaf(3, 4)
+    graphs: Any = ap.trace(module, (x,))
+    values = {**graphs.bind(module), **graphs.bind_inputs(x)}
+    values |= graphs.forward(values)
+    gradients = graphs.backward({**values, "tangent.output": torch.ones(3, 4)})
+    module(x).backward(torch.ones(3, 4))
+    own = graphs.parameter_gradients(gradients)
+    assert all(torch.equal(p.grad, own[name]) for name, p in module.named_parameters() if p.grad is not None)
+    assert torch.equal(x.grad, gradients["input_grad.x"])
 
 
 @pytest.mark.parametrize("name", [name for name in CHECKPOINTED if name != "sequential"])
@@ -105,14 +133,15 @@ def test_hooks_on_what_is_saved_are_refused_for_tracing_leaves_them_out(name: st
 
 
 def test_a_reentrant_checkpoint_whose_parameters_get_no_gradients_in_eager_is_refused() -> None:
-    with pytest.raises(
-        CaptureError, match=r"use_reentrant=True.* of inputs that want no gradient .*: use use_reentrant=False\n"
-    ):
-        ap.trace(CHECKPOINTED["reentrant"](), (plain(3, 4),), strict=True)
+    for strict in (False, True):
+        with pytest.raises(
+            CaptureError, match=r"use_reentrant=True.* of inputs that want no gradient .*: use use_reentrant=False\n"
+        ):
+            ap.trace(CHECKPOINTED["reentrant"](), (plain(3, 4),), strict=strict)
     ap.trace(CHECKPOINTED["function"](), (plain(3, 4),), strict=True)
 
 
-def test_gradient_checkpointing_of_transformers_is_refused_or_honoured() -> None:
+def test_gradient_checkpointing_of_transformers_is_honoured() -> None:
     llama = pytest.importorskip("transformers.models.llama.modeling_llama")
     sizes = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
     config = llama.LlamaConfig(**sizes, num_attention_heads=2, num_key_value_heads=2, attn_implementation="sdpa")
@@ -120,8 +149,7 @@ def test_gradient_checkpointing_of_transformers_is_refused_or_honoured() -> None
     model.gradient_checkpointing_enable({"use_reentrant": False})
     model.train()
     args, kwargs = (torch.randint(0, 32, (2, 5)),), {"use_cache": False}
-    with pytest.raises(CaptureError, match="forward uses torch.utils.checkpoint"):
-        ap.trace(model, args, kwargs)
-    graphs = ap.trace(model, args, kwargs, strict=True)
-    check_against_eager(model, args, kwargs, graphs=graphs)
-    assert any(row.phase == "recompute" for row in ap.region_table(graphs.backward))
+    for strict in (False, True):
+        graphs = ap.trace(model, args, kwargs, strict=strict)
+        check_against_eager(model, args, kwargs, graphs=graphs)
+        assert any(row.phase == "recompute" for row in ap.region_table(graphs.backward))

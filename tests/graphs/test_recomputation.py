@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import annopipe as ap
-from annopipe.graphs import meta
 from annopipe.graphs.source_guards import SourceGuards
 from benchmarks.launch import run_ranks
-from tests.graphs.helpers import check_against_eager
+from tests.graphs.helpers import check_against_eager, saved_bytes
 from tests.graphs.modules import Function, leaf
 
 aten = torch.ops.aten
@@ -42,19 +41,17 @@ def blocks(options: dict[str, Any] | None, dropout: float = 0.0) -> nn.Module:
     return nn.Sequential(*(Block(options, dropout) for _ in range(3)))
 
 
-def saved_bytes(graphs: Any) -> int:
-    nodes = graphs.forward.graph.output_node().args[0]
-    ports = zip(graphs.forward.outputs, nodes, strict=True)
-    return sum(meta.size_bytes(node) or 0 for port, node in ports if port.role == "saved")
-
-
 def targets(graph: Any, phase: str = "recompute") -> set[Any]:
     return {row.node.target for row in ap.region_table(graph) if row.phase == phase}
 
 
 def traced(module: nn.Module, *args: Any) -> Any:
-    """Traced strictly and compared with eager: outputs, gradients (whole and in halves), buffers, random state."""
-    return check_against_eager(module, args, graphs=ap.trace(module, args, strict=True))
+    """Traced and compared with eager: outputs, gradients (whole and in halves), buffers, random state."""
+    directly, strictly = (ap.trace(module, args, strict=strict) for strict in (False, True))
+    assert saved_bytes(directly) == saved_bytes(strictly)
+    assert targets(directly.backward) == targets(strictly.backward) if directly.backward is not None else True
+    check_against_eager(module, args, graphs=directly)
+    return check_against_eager(module, args, graphs=strictly)
 
 
 PLAIN = {"use_reentrant": False}
@@ -210,7 +207,7 @@ def test_launches_inside_are_issued_once_on_real_ranks(tmp_path: Any) -> None:
             from annopipe.models import DeepSeekV3Config, PlainMoE
             from annopipe.models.moe import MoE
             from benchmarks.launch import end_rank
-            from tests.graphs.helpers import check_against_eager
+            from tests.graphs.helpers import check_against_eager, saved_bytes
             torch.set_num_threads(1)
             dist.init_process_group("gloo")
             rank = dist.get_rank()
@@ -232,9 +229,9 @@ def test_launches_inside_are_issued_once_on_real_ranks(tmp_path: Any) -> None:
                 torch.manual_seed(5 + rank)
                 x = torch.randn(2, 5, 32).requires_grad_()
                 found = []
-                for covered in (False, True):
+                for covered, strict in ((False, False), (True, moe is MoE)):
                     stage = Stage(moe, covered)
-                    graphs = ap.trace(stage, (x,), strict=covered)
+                    graphs = ap.trace(stage, (x,), strict=strict)
                     for scale in (1.0, 0.0) if covered else ():
                         check_against_eager(stage, (x.detach().mul(scale).requires_grad_(),), graphs=graphs, idle=True)
                     saved = [p for p in graphs.forward.outputs if p.role == "saved"]

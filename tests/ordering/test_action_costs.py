@@ -91,7 +91,7 @@ def test_bytes_are_counted_once_per_storage_and_parameters_left_out() -> None:
     assert stored.output == rows
     costs = ap.costs.actions(traced(), one_each, link_bytes_per_s=rows, latency=0.5)
     assert (costs.activation, costs.parameters, costs.send, costs.latency) == (3 * rows, stored.parameters, 1.0, 0.5)
-    assert 0.0 < costs.kept_for_weight <= 1.0
+    assert costs.kept_for_weight == stored.kept_for_weight / stored.activation
 
 
 def test_exposed_communication_of_a_pair_may_depend_on_both_stages() -> None:

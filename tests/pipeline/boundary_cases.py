@@ -5,6 +5,7 @@ from torch import nn
 
 import annopipe as ap
 from annopipe.errors import PipelineError
+from tests.pipeline import recompute_cases
 from tests.pipeline.trial import SCHEDULES, Trial, batches, close, refused, run_cases, squares
 
 
@@ -370,6 +371,7 @@ CASES = (
     a_batch_may_be_empty,
     stages_have_dtypes_of_their_own,
     a_pipeline_without_any_loss_is_refused,
+    *recompute_cases.CASES,
 )
 
 

@@ -37,7 +37,7 @@ def stage_of(index, stages, group, config):
     return DeepSeekV3Stage(config, layers, group, embed=first, head=last, dtype=torch.float64)
 
 
-def compare(groups, name, microbatches=4, config=CONFIG, bias=None, policy="auto", lengths=((6, 6),)):
+def compare(groups, name, microbatches=4, config=CONFIG, bias=None, policy="auto", lengths=((6, 6),), recompute=None):
     """Steps of both, with `bias` on the choice of experts; each step with the two pipelines' lengths of sequence."""
     schedule = ap.schedule(name, ranks=2, microbatches=microbatches)
     stages = schedule.placement.stages
@@ -49,7 +49,8 @@ def compare(groups, name, microbatches=4, config=CONFIG, bias=None, policy="auto
         for key, buffer in module.named_buffers():
             if bias is not None and key.endswith("selection_bias"):
                 buffer.copy_(bias)
-    pipe = ap.Pipeline(mine, schedule, groups.pipeline, entropy, policy, plan_group=groups.experts)
+    options = {"plan_group": groups.experts, "recompute": recompute}
+    pipe = ap.Pipeline(mine, schedule, groups.pipeline, entropy, policy, **options)
     generator = torch.Generator().manual_seed(3)
     for both in lengths:
         tokens = [torch.randint(config.vocabulary, (2 * microbatches, n), generator=generator) for n in both]
@@ -106,6 +107,15 @@ def combined_graphs_hide_communication_and_change_nothing():
     assert pipe.plans()
 
 
+def experts_are_computed_again_inside_combined_graphs():
+    """On the stages that have experts, from what came over the network once."""
+    config = dataclasses.replace(CONFIG, layers=4)
+    pipe = compare(groups(), "dualpipev", 5, config=config, policy="dualpipe", recompute=["attention", "experts"])
+    again = [row for plan in pipe.plans().values() for row in ap.region_table(plan.graph) if row.phase == "recompute"]
+    assert {row.region.rpartition("/")[2] for row in again} >= {"attention", "experts"}
+    assert {row.kind for row in again} == {"compute"}
+
+
 def a_rank_may_receive_no_token():
     """Every token goes to the experts of the first rank."""
     bias = torch.zeros(CONFIG.experts)
@@ -140,6 +150,7 @@ CASES = (
     pipelines_that_share_experts_have_to_call_alike,
     experts_are_shared_inside_a_pipeline,
     combined_graphs_hide_communication_and_change_nothing,
+    experts_are_computed_again_inside_combined_graphs,
     a_rank_may_receive_no_token,
 )
 

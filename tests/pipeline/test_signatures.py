@@ -39,7 +39,7 @@ def prepared(monkeypatch):
     """How often a pipeline was prepared."""
     found = []
     original = pipeline.prepare
-    monkeypatch.setattr(pipeline, "prepare", lambda *args: found.append(args) or original(*args))
+    monkeypatch.setattr(pipeline, "prepare", lambda *args, **named: found.append(args) or original(*args, **named))
     return found
 
 

@@ -150,7 +150,7 @@ NUMBER_MESSAGE = ": give a number that is finite and not negative"
 def test_what_is_no_time_or_size_is_refused(name, bad) -> None:
     with pytest.raises(CostError, match=rf"^{name} is .*{NUMBER_MESSAGE}"):
         table(**{name: bad})
-    if name not in ("latency", "kept_for_weight"):
+    if name != "latency":
         with pytest.raises(CostError, match=rf"^{name} is .*{NUMBER_MESSAGE}"):
             table(**{name: [1.0, bad]})
 
@@ -180,14 +180,13 @@ def test_what_functions_return_is_looked_at_when_it_is_used(bad) -> None:
         ({"FB": math.nan}, f"FB is nan{NUMBER_MESSAGE}"),
         ({"FB": [1.0, 2.0]}, r"FB is \[1.0, 2.0\]: give a number"),
         ({"latency": [1.0]}, r"latency is \[1.0\]: give a number"),
-        ({"kept_for_weight": [0.5]}, r"kept_for_weight is \[0.5\]: give a number"),
+        ({"kept_for_weight": lambda s: 0.5}, "kept_for_weight is <function .*: give a number"),
         ({"latency": lambda s, m: 1.0}, "latency is <function .*: give a number"),
         ({"activation": lambda s: 1.0}, "activation is <function .*: give a number"),
         ({"parameters": lambda s: 1.0}, "parameters is <function .*: give a number"),
         ({"exposed": {"F": lambda s: 1.0}}, "exposed F is <function .*: give a number"),
         ({"exposed": {"FB": -1.0}}, f"exposed FB is -1.0{NUMBER_MESSAGE}"),
         ({"exposed": {"SEND_F": 1.0}}, "exposed names 'SEND_F'; it knows F, B, I, W and FB"),
-        ({"kept_for_weight": 1.5}, "kept_for_weight is 1.5: it is a share of the activation, 0 to 1"),
         ({"operations": {"OFFLOAD": math.inf}}, f"operations OFFLOAD is inf{NUMBER_MESSAGE}"),
         ({"operations": {"OFFLOAD": None}}, f"operations OFFLOAD is None{NUMBER_MESSAGE}"),
         (

@@ -1,8 +1,9 @@
 """Rule: what forwards keep for their backwards fits into a limit, on every rank.
 
 F takes the activation of its stage when it starts; B gives it back when it ends. I gives back all but the share that W
-needs, and W the rest. What a combination takes it takes when it starts, and gives back when it ends. An operation
-changes the memory where it stands in the order of its rank, also when it runs beside the computation.
+needs (or takes more, for a share above 1), and W the rest. What a combination takes it takes when it starts, and gives
+back when it ends. An operation changes the memory where it stands in the order of its rank, also when it runs beside
+the computation.
 """
 
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ def fits_in_memory(facts: Facts, memory: float, costs: ActionCosts, operations: 
     programs, numbering = facts.programs, facts.programs.numbering
     stages, m = programs.placement.stages, programs.microbatches
     sizes = [costs.activation_of(stage) for stage in range(stages)]
+    for_weight = [costs.kept_for_weight_of(stage) for stage in range(stages)]
     # What the backward finds: operations have changed it.
     left = [
         size * (1.0 + sum(operation.memory for operation in operations if operation.applies_to(stage)))
@@ -32,8 +34,8 @@ def fits_in_memory(facts: Facts, memory: float, costs: ActionCosts, operations: 
     change = [
         *sizes,
         *(-size for size in left),
-        *(-size * (1.0 - costs.kept_for_weight) for size in left),
-        *(-size * costs.kept_for_weight for size in left),
+        *(-size * (1.0 - share) for size, share in zip(left, for_weight, strict=True)),
+        *(-size * share for size, share in zip(left, for_weight, strict=True)),
     ]
     forward_only = not facts.has_backward  # a forward then gives back at its end what it took, whatever is done with it
     shares = {} if forward_only else {operation.name: operation.memory for operation in operations if operation.memory}

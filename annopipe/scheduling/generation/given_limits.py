@@ -76,7 +76,7 @@ def memory_of_ranks(spec: SpecFields) -> list[float | None]:
 
 
 def activation_of(spec: SpecFields, stage: int) -> float:
-    """The most that a microbatch holds on a stage: its activation, and what operations bring to it.
+    """The most that a microbatch holds on a stage: its activation, what operations bring to it, what I leaves for W.
 
     What operations take away is not counted on: it is gone when they have ended, which the rules do not know.
     """
@@ -85,7 +85,7 @@ def activation_of(spec: SpecFields, stage: int) -> float:
     for operation in sorted(own, key=lambda operation: operation.after is None):
         share += operation.memory
         highest = max(highest, share)
-    return spec.costs.activation_of(stage) * highest
+    return spec.costs.activation_of(stage) * highest * max(1.0, spec.costs.kept_for_weight_of(stage))
 
 
 def _is_of_stages(given: object) -> bool:

@@ -103,13 +103,13 @@ class RankLimits:
         """Account for a B or an I that ended."""
         self._count -= 1
         self._of_stage[stage] -= 1
-        self._held -= self._activation[stage] * (1.0 if full else self._freed_by_input)
+        self._held -= self._activation[stage] * (1.0 if full else self._freed_by_input[stage])
         if self._room:
             self._room.end_backward((stage, microbatch))
 
     def end_weight(self, stage: int) -> None:
         """Account for a W that ended."""
-        self._held -= self._activation[stage] * (1.0 - self._freed_by_input)
+        self._held -= self._activation[stage] * (1.0 - self._freed_by_input[stage])
 
 
 Amount = tuple[int, float]  # forwards, and the memory that they take

@@ -32,7 +32,7 @@ class Rules:
         strict: per rank, numbers that run in exactly this order; empty where there is no such rule.
         strict_kinds: the kinds of these numbers.
         in_flight, memory: per rank, None without limit; stage_in_flight: per stage.
-        activation: what a forward of each stage holds; freed_by_input: the share of it that I gives back.
+        activation: what a forward of each stage holds; freed_by_input: the share of it that I gives back, per stage.
     """
 
     placement: Placement
@@ -53,7 +53,7 @@ class Rules:
     stage_in_flight: list[int | None]
     memory: list[float | None]
     activation: list[float]
-    freed_by_input: float
+    freed_by_input: list[float]
 
     @classmethod
     def of(cls, spec: SpecFields) -> "Rules":
@@ -85,7 +85,7 @@ class Rules:
             stage_in_flight=in_flight_of_stages(spec),
             memory=memory_of_ranks(spec),
             activation=[activation_of(spec, stage) for stage in range(placement.stages)],
-            freed_by_input=1.0 - spec.costs.kept_for_weight,
+            freed_by_input=[1.0 - min(spec.costs.kept_for_weight_of(s), 1.0) for s in range(placement.stages)],
         )
 
 

@@ -73,4 +73,5 @@ def test_a_formula_without_a_value_is_refused():
 
 def test_activations_are_those_of_the_costs():
     found = rules(costs=table(activation=[1, 2, 3, 4], kept_for_weight=0.25), memory=9.0)
-    assert (found.activation, found.freed_by_input, found.memory) == ([1.0, 2.0, 3.0, 4.0], 0.75, [9.0, 9.0])
+    assert (found.activation, found.memory) == ([1.0, 2.0, 3.0, 4.0], [9.0, 9.0])
+    assert found.freed_by_input == [0.75] * 4
