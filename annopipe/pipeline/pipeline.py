@@ -79,9 +79,9 @@ class Pipeline:
         fixed_sums: add up a stage's gradients in the order of microbatches, so that a schedule changes no bit of them,
             save of tied parameters; of the library's schedules only looped-bfs adds in another order without it.
             Gradients that come early are kept until it is their turn.
+        keep_outputs: also an attribute; ``outputs`` is what the last stage returned in the last step, on its rank.
         recompute: what backwards compute again instead of keeping it: as ``ap.trace`` takes it, for all stages, or a
             mapping from stages to that, for these; the same on all ranks. A region has to be in one of the stages.
-        keep_outputs: also an attribute; ``outputs`` is what the last stage returned in the last step, on its rank.
         timeout: how long a rank waits for another, in messages and in the collectives of graphs, before all ranks stop
             and say what they waited for; then the connections of the groups are closed, and the ranks have to be
             started again. While stages are traced, the limit of the process group itself holds.
@@ -112,8 +112,8 @@ class Pipeline:
         batch_dims: BatchDims = MappingProxyType({}),
         tied: Mapping[str, str] = MappingProxyType({}),
         fixed_sums: bool = False,
-        recompute: StageRecompute = None,
         keep_outputs: bool = False,
+        recompute: StageRecompute = None,
         timeout: timedelta = timedelta(minutes=5),
     ) -> None:
         check_kinds(stages, schedule, timeout, {"batch_dims": batch_dims, "tied": tied})
