@@ -15,6 +15,7 @@ from annopipe.ordering.registry import Policy
 from annopipe.pipeline.calls import Call, cut_calls
 from annopipe.pipeline.checks import check_grad_mode
 from annopipe.pipeline.pipeline import Pipeline
+from annopipe.pipeline.recomputing import StageRecompute
 from annopipe.pipeline.upstream_schedules import TorchSchedule, UpstreamSchedule
 
 __all__ = ["attach"]
@@ -29,6 +30,7 @@ def attach(
     costs: StageNodeCosts | None = None,
     plan_group: dist.ProcessGroup | None = None,
     fixed_sums: bool = False,
+    recompute: StageRecompute = None,
     timeout: timedelta = timedelta(minutes=5),
 ) -> S:
     """Let a schedule object of torch.distributed.pipelining run as an ``ap.Pipeline``, and return it.
@@ -43,7 +45,7 @@ def attach(
 
     Args:
         schedule: with one stage a rank or several, of any class, also one that was loaded from CSV.
-        policy, costs, plan_group, fixed_sums, timeout: see ``ap.Pipeline``.
+        policy, costs, plan_group, fixed_sums, recompute, timeout: see ``ap.Pipeline``.
 
     Raises PipelineError for what cannot be kept: functions of register_custom_function, a dw_builder, stages in
     DistributedDataParallel or fully_shard, values that skip a stage.
@@ -63,7 +65,15 @@ def attach(
     if isinstance(getattr(schedule, "annopipe", None), Pipeline):
         raise PipelineError("this schedule is attached already; make a new one for another policy")
     upstream = UpstreamSchedule(schedule)
-    pipe = _AttachedPipeline(upstream, policy, costs, plan_group, fixed_sums, timeout)
+    pipe = _AttachedPipeline(
+        upstream,
+        policy,
+        costs=costs,
+        plan_group=plan_group,
+        fixed_sums=fixed_sums,
+        recompute=recompute,
+        timeout=timeout,
+    )
     attachment = _Attachment(upstream, pipe)
     upstream.replace(step=attachment.step, eval=attachment.eval, annopipe=pipe)
     return schedule
@@ -78,28 +88,11 @@ class _AttachedPipeline(Pipeline):
 
     _spreads_lists = True  # as upstream does
 
-    def __init__(
-        self,
-        upstream: UpstreamSchedule,
-        policy: str | Policy,
-        costs: StageNodeCosts | None,
-        plan_group: dist.ProcessGroup | None,
-        fixed_sums: bool,
-        timeout: timedelta,
-    ) -> None:
+    def __init__(self, upstream: UpstreamSchedule, policy: str | Policy, **options: Any) -> None:
         self._upstream = upstream
         self.loss_kwargs: Mapping[str, Any] = {}
-        super().__init__(
-            upstream.modules,
-            upstream.order(),
-            upstream.group,
-            None if upstream.loss_fn is None else _Loss(upstream.loss_fn),
-            policy,
-            costs=costs,
-            plan_group=plan_group,
-            fixed_sums=fixed_sums,
-            timeout=timeout,
-        )
+        loss = None if upstream.loss_fn is None else _Loss(upstream.loss_fn)
+        super().__init__(upstream.modules, upstream.order(), upstream.group, loss, policy, **options)
 
     def train(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any) -> list[torch.Tensor] | None:
         """As ``step``, whatever the keyword arguments are called."""

@@ -78,12 +78,12 @@ class Pipeline:
         tied: parameters that are one although two ranks hold them, as "stage.name": ``{"3.head.weight":
             "0.embed.weight"}``; ``ap.tied_parameters`` finds them. Their gradients are added up over the ranks.
         fixed_sums: add up a stage's gradients in the order of microbatches, so that a schedule changes no bit of them,
-            save of tied parameters; of the library's schedules only looped-bfs adds in another order without it. Early
-            ones are kept until it is their turn.
+            save of tied parameters; of the library's schedules only looped-bfs adds in another order without it.
+            Gradients that come early are kept until it is their turn.
+        keep_outputs: also an attribute; ``outputs`` is what the last stage returned in the last step, on its rank.
         bucket_bytes: of shared parameters gathered, or gradients reduced, in one message: see ``annopipe.bucket``.
         recompute: what backwards compute again instead of keeping it: as ``ap.trace`` takes it, for all stages, or a
             mapping from stages to that, for these; the same on all ranks. A region has to be in one of the stages.
-        keep_outputs: also an attribute; ``outputs`` is what the last stage returned in the last step, on its rank.
         timeout: how long a rank waits for another, in messages and in the collectives of graphs, before all ranks stop
             and say what they waited for; then the connections of the groups are closed, and the ranks have to be
             started again. While stages are traced, the limit of the process group itself holds.
@@ -114,8 +114,8 @@ class Pipeline:
         tied: Mapping[str, str] = MappingProxyType({}),
         fixed_sums: bool = False,
         bucket_bytes: int | None = 25 * 2**20,
-        recompute: StageRecompute = None,
         keep_outputs: bool = False,
+        recompute: StageRecompute = None,
         timeout: timedelta = timedelta(minutes=5),
     ) -> None:
         check_kinds(stages, schedule, timeout, {"batch_dims": batch_dims, "tied": tied})

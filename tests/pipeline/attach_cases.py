@@ -57,7 +57,7 @@ def squares(output, target, weight=1.0):
 
 
 class Script:
-    """What a user of torch.distributed.pipelining has; `attach` is the line that may be added."""
+    """What a user of torch.distributed.pipelining has; `attach` is the line that may be added, or its options."""
 
     def __init__(self, name, attach, microbatches=COUNT, make=None, build=Block, loss_fn=squares, **options):
         self.chunks, folded, _ = CLASSES.get(name, (1 if name == "_ScheduleForwardOnly" else 2, False, False))
@@ -71,7 +71,8 @@ class Script:
         make = make or getattr(upstream, name)
         self.schedule = make(stages[0] if self.chunks == 1 else stages, microbatches, loss_fn=loss_fn, **options)
         if attach:
-            assert ap.attach(self.schedule) is self.schedule
+            options = attach if isinstance(attach, dict) else {}
+            assert ap.attach(self.schedule, **options) is self.schedule
         self.microbatches = microbatches
 
     def call(self, method="step", seed=1, *, target=True, kwargs=None, losses=True, inputs=None, **options):
@@ -141,6 +142,8 @@ def every_class_has_the_losses_outputs_and_gradients_of_upstream():
         both(pair(name, 3 if name == "Schedule1F1B" and RANKS < 4 else COUNT), exact)
     for name in ("Schedule1F1B", "ScheduleZBVZeroBubble"):
         both(pair(name, scale_grads=False), exact=name == "Schedule1F1B")
+    options = {"policy": "sequential", "fixed_sums": True, "recompute": "mlp"}
+    both((Script("Schedule1F1B", False), Script("Schedule1F1B", options)), exact=True)
 
 
 def several_steps_with_an_optimizer_evaluation_and_new_sizes():

@@ -72,8 +72,9 @@ def whole_gradients(model, stages, microbatches):
 def difference(model, name, microbatches, ranks, group, experts):
     schedule = ap.schedule(name, ranks=ranks, microbatches=microbatches)
     placement, rank = schedule.placement, dist.get_rank(group) if dist.is_initialized() else 0
-    stages = placement.stages
-    mine = [build(model, i, stages, experts) if placement.rank_of[i] == rank else None for i in range(stages)]
+    stages = placement.stages // placement.copies
+    held = {placement.weights_of[stage] for stage in placement.stages_on[rank]}
+    mine = [build(model, i, stages, experts) if i in held else None for i in range(stages)]
     tied = {}
     if model == "tied" and stages > 1:
         tied = {f"{stages - 1}.first.{part}": f"0.first.{part}" for part in ("weight", "bias")}

@@ -59,7 +59,8 @@ def outputs_of_a_step_are_kept_on_request_only():
     trial.pipe.keep_outputs = True
     trial.both(calls)
     assert (trial.pipe.outputs is not None) == trial.pipe.holds_last
-    for output, (args, _, _) in zip(trial.pipe.outputs or [], calls, strict=False):
+    outputs: list[torch.Tensor] = trial.pipe.outputs or []
+    for output, (args, _, _) in zip(outputs, calls, strict=False):
         assert not output.requires_grad
         close(output, trial.forward(args), "output")
     trial.pipe.keep_outputs = False
