@@ -5,12 +5,12 @@ from functools import partial
 from typing import Any
 
 from annopipe.graphs.stage_graphs import LOSS
-from annopipe.pipeline.combined import Combined, Parts, parts_of
+from annopipe.pipeline.calls.step_inputs import StepInputs
 from annopipe.pipeline.labels import label
 from annopipe.pipeline.places import InAction
-from annopipe.pipeline.routing import Routing
-from annopipe.pipeline.stage import LocalStage
-from annopipe.pipeline.step_inputs import StepInputs
+from annopipe.pipeline.ranks.routing import Routing
+from annopipe.pipeline.stages.combined import Combined, Parts, parts_of
+from annopipe.pipeline.stages.stage import LocalStage
 from annopipe.scheduling.actions import COMPUTE, MESSAGES, PARAMETERS, Action
 
 __all__ = ["Interpreter", "Operation"]

@@ -26,19 +26,19 @@ from annopipe.graphs.stage_graphs import StageGraphs
 from annopipe.graphs.tracing import trace
 from annopipe.ordering.combining import StageNodeCosts
 from annopipe.ordering.registry import Policy
-from annopipe.pipeline.acknowledgements import acknowledged
-from annopipe.pipeline.batch_loss import BatchLoss
-from annopipe.pipeline.boundary import Boundary, Link
-from annopipe.pipeline.calls import Call
-from annopipe.pipeline.combined import Combined, Parts, combinations, parts_of
+from annopipe.pipeline.calls.microbatch_calls import Call
 from annopipe.pipeline.evaluation import forward_only, without_gradients
 from annopipe.pipeline.interpreter import Interpreter, Operation
-from annopipe.pipeline.liveness import gradient_needs, only_live, returning_gradients
-from annopipe.pipeline.messages import Messages
-from annopipe.pipeline.peers import AgreedError, Peers
+from annopipe.pipeline.ranks.acknowledgements import acknowledged
+from annopipe.pipeline.ranks.messages import Messages
+from annopipe.pipeline.ranks.peers import AgreedError, Peers
+from annopipe.pipeline.ranks.routing import Routing
 from annopipe.pipeline.recomputing import check_regions
-from annopipe.pipeline.routing import Routing
-from annopipe.pipeline.stage import LocalStage
+from annopipe.pipeline.stages.batch_loss import BatchLoss
+from annopipe.pipeline.stages.boundary import Boundary, Link
+from annopipe.pipeline.stages.combined import Combined, Parts, combinations, parts_of
+from annopipe.pipeline.stages.liveness import gradient_needs, only_live, returning_gradients
+from annopipe.pipeline.stages.stage import LocalStage
 from annopipe.scheduling.actions import BACKWARDS, MESSAGES, PARAMETERS
 from annopipe.scheduling.lowering.messages import add_messages
 from annopipe.scheduling.placement import Placement

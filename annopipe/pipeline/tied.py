@@ -13,8 +13,8 @@ from torch import nn
 
 from annopipe.errors import PipelineError
 from annopipe.graphs.distributed_tensors import Layout, is_distributed_tensor, local_part
-from annopipe.pipeline.messages import Messages, Received
-from annopipe.pipeline.peers import AgreedError, Peers
+from annopipe.pipeline.ranks.messages import Messages, Received
+from annopipe.pipeline.ranks.peers import AgreedError, Peers
 from annopipe.scheduling.placement import Placement
 
 __all__ = ["TiedParameters", "tied_parameters", "with_copies"]

@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from annopipe.errors import PipelineError
-from annopipe.pipeline.gathering import Reads
+from annopipe.pipeline.data_parallel.gathering import Reads
 
 __all__ = ["shard"]
 
