@@ -34,7 +34,7 @@ from annopipe.pipeline.ranks.messages import Messages
 from annopipe.pipeline.ranks.peers import AgreedError, Peers
 from annopipe.pipeline.ranks.routing import Routing
 from annopipe.pipeline.recomputing import check_regions
-from annopipe.pipeline.stages.batch_loss import BatchLoss
+from annopipe.pipeline.stages.batch_loss import BatchLoss, check_batch_loss
 from annopipe.pipeline.stages.boundary import Boundary, Link
 from annopipe.pipeline.stages.combined import Combined, Parts, combinations, parts_of
 from annopipe.pipeline.stages.liveness import gradient_needs, only_live, returning_gradients
@@ -190,6 +190,8 @@ class _Tracing:
         told = [heard[source].boundary for source in self._placement.predecessors[index]]
         before = [boundary for boundary in told if boundary is not None]
         try:
+            if self._settings.loss_fn is not None and self._has_batch_loss(index):
+                check_batch_loss(self._settings.loss_fn, self._call.target)
             graphs = self.traced[index] = self._graphs(index, before, self._loss_fn(index))
             return self._news(index, graphs, sum(len(boundary.tensors) for boundary in before)), None
         except AnnopipeError as error:
