@@ -33,6 +33,7 @@ class Interpreter:
     ) -> None:
         self._stages, self._routing, self._combined, self._operations = stages, routing, combined, operations
         self._steps = [(str(action), InAction(action), self._step_of(action)) for action in actions]
+        self._last = [Action("REDUCE_GRAD", stage) for stage in stages]  # for schedules that have none
 
     def run(self, inputs: StepInputs) -> None:
         """Do all actions of a step.
@@ -43,8 +44,9 @@ class Interpreter:
             for text, place, step in self._steps:
                 with place, label(text):
                     step(inputs)
-        for stage in self._stages.values():
-            stage.parameters.reduce()  # where the schedule has no REDUCE_GRAD
+        for last in self._last:
+            with InAction(last), label(str(last)):
+                self._stages[last.stage].parameters.reduce()
 
     def _step_of(self, action: Action) -> Step:
         """The function that does an action."""

@@ -130,7 +130,7 @@ class Pipeline:
         lowered = with_messages(schedule)
         others = [plan_group] if plan_group is not None else []
         choices = recompute_choices(recompute, lowered.placement.stages)
-        self._peers = Peers(group, others, timeout, facts_of(lowered, policy, tied, choices))
+        self._peers = Peers(group, others, timeout, facts_of(lowered, policy, tied, choices, bucket_bytes))
         made = lowered, rank, self._peers, plan_group, loss_fn, policy, costs, choices, fixed_sums, bucket_bytes
         self._settings = Settings(*made, spreads_lists=self._spreads_lists)
         self._messages = Messages(group, timeout)
@@ -167,6 +167,7 @@ class Pipeline:
         Raises PipelineError when not all do within the timeout.
         """
         with self._peers.calling(what):
+            self._peers.agree("")
             return self._peers.gather(item, what)
 
     @property
