@@ -45,7 +45,7 @@ def clip_grad_norm_(
     >>> clip_grad_norm_(pipe, 1.0), stage.weight.grad
     (tensor(5., dtype=torch.float64), tensor([[0.6000, 0.8000]]))
     """
-    parts, peers = set(sharded), pipe.peers
+    parts, peers = set(sharded), pipe.runner.peers
     with peers.calling("clip_grad_norm_", f"max_norm={float(max_norm)}, norm_type={float(norm_type)}"):
         if parts and group is None:
             raise PipelineError("clip_grad_norm_: sharded parameters need the group whose ranks hold the other parts")
@@ -62,12 +62,12 @@ def clip_grad_norm_(
         if pipe.group is not None:
             total = peers.reduce(total, operation, pipe.group, "add up the norm of gradients")
     norm = total if math.isinf(norm_type) else total ** (1.0 / norm_type)
-    for parameters in by_layout(pipe.parameters()):
+    for parameters in _by_layout(pipe.parameters()):
         torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
     return norm
 
 
-def by_layout(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
+def _by_layout(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
     """The parameters in groups that operations on lists take: plain tensors, and DTensors of one mesh and placement."""
     found: dict[object, list[nn.Parameter]] = {}
     for parameter in parameters:
@@ -88,7 +88,7 @@ def _power(parameters: list[nn.Parameter], norm_type: float) -> torch.Tensor:
     Of DTensors over all ranks that share them.
     """
     total = torch.zeros((), dtype=torch.float64)
-    for alike in by_layout(parameters):
+    for alike in _by_layout(parameters):
         gradients = [parameter.grad for parameter in alike if parameter.grad is not None]
         if not gradients:
             continue

@@ -40,12 +40,11 @@ from annopipe.pipeline.stages.boundary import Boundary, Link
 from annopipe.pipeline.stages.combined import Combined, Parts, combinations, parts_of
 from annopipe.pipeline.stages.liveness import gradient_needs, only_live, returning_gradients
 from annopipe.pipeline.stages.stage import LocalStage
-from annopipe.scheduling.actions import BACKWARDS, MESSAGES, PARAMETERS
-from annopipe.scheduling.lowering.messages import add_messages
+from annopipe.scheduling.actions import BACKWARDS
 from annopipe.scheduling.placement import Placement
 from annopipe.scheduling.schedule_class import Schedule
 
-__all__ = ["Ready", "Settings", "prepare", "talk", "with_messages"]
+__all__ = ["Ready", "Settings", "accepted", "prepare"]
 
 Loss = Callable[[Any, Any], torch.Tensor]
 Ready = tuple[dict[int, LocalStage], Interpreter, dict[Parts, Combined]]
@@ -75,7 +74,7 @@ class Settings:
 
 
 @dataclasses.dataclass(frozen=True)
-class _News:
+class _StageFacts:
     """What a rank tells the others after a stage was traced.
 
     boundary: what it hands on; None where no stage takes it.
@@ -95,16 +94,6 @@ class _News:
     has_loss: bool = False
     regions: tuple[str, ...] = ()
     error: str = ""
-
-
-def with_messages(schedule: Schedule) -> Schedule:
-    """The schedule with messages; one that says when parameters are gathered and reduced stays as it is otherwise."""
-    kinds = {action.kind for rank in schedule.ranks for action in rank}
-    if kinds.isdisjoint(PARAMETERS):
-        return schedule.lowered()
-    if kinds.isdisjoint(MESSAGES):
-        return Schedule(add_messages(schedule.programs), schedule.name, schedule.operations)
-    return schedule
 
 
 def prepare(
@@ -151,20 +140,20 @@ class _Tracing:
         self.traced: dict[int, StageGraphs] = {}
         self._handed: dict[int, int] = {}  # by stage, how many arguments it gets from the stages before
 
-    def all_stages(self) -> list[_News]:
+    def all_stages(self) -> list[_StageFacts]:
         """What the ranks tell of all stages, by stage; this rank's are traced.
 
         Raises AgreedError, on every rank, for the first one that cannot be traced.
         """
-        heard: dict[int, _News] = {}
+        heard: dict[int, _StageFacts] = {}
         depth_of, rank_of = self._placement.depth_of, self._placement.rank_of
         for depth in sorted(set(depth_of)):
             # None takes from another: their ranks trace at the same time.
             indices = [index for index, at in enumerate(depth_of) if at == depth]
             told = {index: self._trace(index, heard) for index in indices if index in self._modules}
             for index in indices:
-                news, failure = told.get(index, (_News(), None))
-                heard[index] = talk(news, rank_of[index], self._settings, index)
+                news, failure = told.get(index, (_StageFacts(), None))
+                heard[index] = self._settings.peers.broadcast(news, rank_of[index], f"trace stage {index}")
                 if heard[index].error:
                     raise AgreedError(f"stage {index} on rank {rank_of[index]}: {heard[index].error}") from failure
         return [heard[index] for index in range(self._placement.stages)]
@@ -197,7 +186,7 @@ class _Tracing:
             first=self._placement.microbatches_of(index, settings.schedule.microbatches).start,
         )
 
-    def _trace(self, index: int, heard: Mapping[int, _News]) -> tuple[_News, AnnopipeError | None]:
+    def _trace(self, index: int, heard: Mapping[int, _StageFacts]) -> tuple[_StageFacts, AnnopipeError | None]:
         told = [heard[source].boundary for source in self._placement.predecessors[index]]
         before = [boundary for boundary in told if boundary is not None]
         try:
@@ -207,7 +196,7 @@ class _Tracing:
             return self._news(index, graphs, sum(len(boundary.tensors) for boundary in before)), None
         except AnnopipeError as error:
             hint = self._missing_target(index, before)
-            return _News(error=f"{type(error).__name__}: {error}{hint}"), error
+            return _StageFacts(error=f"{type(error).__name__}: {error}{hint}"), error
 
     def _graphs(self, index: int, before: Sequence[Boundary], loss_fn: Loss | None) -> StageGraphs:
         module, call = self._modules[index], self._call
@@ -244,14 +233,14 @@ class _Tracing:
             return ""
         return "; step was called without target on this rank, that of the loss"
 
-    def _news(self, index: int, graphs: StageGraphs, handed: int) -> _News:
+    def _news(self, index: int, graphs: StageGraphs, handed: int) -> _StageFacts:
         placement, call, backward = self._placement, self._call, graphs.backward
         if placement.copies > 1:
             _check_copied(index, graphs)
         needs = gradient_needs(backward)
         ports = {p.source: p.name for p in backward.outputs if p.role == "input_grad"} if backward else {}
         tangents = frozenset(p.source for p in backward.inputs if p.role == "tangent") if backward else frozenset[str]()
-        return _News(
+        return _StageFacts(
             Boundary.of(graphs, index) if placement.successors[index] else None,
             tuple(needs[ports[path]] if path in ports else None for path in graphs.arguments.paths[:handed]),
             tangents if self._has_batch_loss(index) else frozenset(),
@@ -272,7 +261,7 @@ def _check_copied(index: int, graphs: StageGraphs) -> None:
         )
 
 
-def _check_heard(settings: Settings, heard: Sequence[_News]) -> None:
+def _check_heard(settings: Settings, heard: Sequence[_StageFacts]) -> None:
     given = frozenset[str]().union(*(news.given for news in heard))
     if unknown := sorted(given.difference(*(news.accepts for news in heard))):
         raise AgreedError(
@@ -292,21 +281,16 @@ def _in_buckets(graphs: StageGraphs, size_bytes: int | None) -> StageGraphs:
     if size_bytes is None:
         return graphs
     parts = (graphs.unshard, graphs.reduce_grad)
-    unshard, reduce_grad = (part and bucket(part, size_bytes=size_bytes) for part in parts)
+    unshard, reduce_grad = (bucket(part, size_bytes=size_bytes) if part is not None else None for part in parts)
     return dataclasses.replace(graphs, unshard=unshard, reduce_grad=reduce_grad)
 
 
-def _links(placement: Placement, heard: Sequence[_News], device: torch.device) -> dict[tuple[int, int], Link]:
+def _links(placement: Placement, heard: Sequence[_StageFacts], device: torch.device) -> dict[tuple[int, int], Link]:
     """What crosses each edge, with the gradients that a loss depends on."""
     ports = [[leaf.port for leaf in news.boundary.tensors] if news.boundary else [] for news in heard]
     returning = returning_gradients(placement, [news.needs for news in heard], ports, [news.outside for news in heard])
     boundaries = ((edge, heard[edge[0]].boundary) for edge in placement.edges)
     return {edge: Link(boundary, returning[edge], device) for edge, boundary in boundaries if boundary is not None}
-
-
-def talk(news: Any, source: int, settings: Settings, index: int) -> Any:
-    """What one rank says of a stage, on all of them."""
-    return settings.peers.broadcast(news, source, f"trace stage {index}")
 
 
 def accepted(module: nn.Module, kwargs: Mapping[str, Any], handed: int) -> dict[str, Any]:
