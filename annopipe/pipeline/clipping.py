@@ -77,7 +77,7 @@ def _by_layout(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
 
 
 def _groups_of(parameters: Iterable[nn.Parameter]) -> list[dist.ProcessGroup]:
-    """The groups whose ranks share DTensors: adding up their norm communicates."""
+    """The groups of the meshes that DTensors are on: adding up their norm communicates."""
     meshes = dict.fromkeys(p.device_mesh for p in parameters if is_distributed_tensor(p))
     return [group for mesh in meshes for group in mesh.get_all_groups()]
 
@@ -85,7 +85,7 @@ def _groups_of(parameters: Iterable[nn.Parameter]) -> list[dist.ProcessGroup]:
 def _power(parameters: list[nn.Parameter], norm_type: float) -> torch.Tensor:
     """The sum of absolute values to the power of the norm, or the largest; in float64, on the gradients' device.
 
-    Of DTensors over all ranks that share them.
+    Of DTensors over all ranks that hold their shards.
     """
     total = torch.zeros((), dtype=torch.float64)
     for alike in _by_layout(parameters):

@@ -111,13 +111,13 @@ def prepare(
     heard = tracing.all_stages()
     _check_heard(settings, heard)
     if not settings.evaluates:
-        check_regions(settings.recompute, [news.regions for news in heard])
+        check_regions(settings.recompute, [facts.regions for facts in heard])
     placement = settings.schedule.placement
     links = _links(placement, heard, tracing.device)
-    arriving = [set(news.outside) for news in heard]
+    arriving = [set(facts.outside) for facts in heard]
     for (source, _), link in links.items():
         arriving[source].update(link.returning_ports)
-    make = partial(tracing.local_stages, arriving, [len(news.needs) for news in heard])
+    make = partial(tracing.local_stages, arriving, [len(facts.needs) for facts in heard])
     stages = settings.peers.together(make, "making stages ready")
     actions = settings.schedule.ranks[settings.rank]
     plan = partial(combinations, actions, stages, settings.policy, settings.costs, settings.plan_group)
@@ -152,8 +152,8 @@ class _Tracing:
             indices = [index for index, at in enumerate(depth_of) if at == depth]
             told = {index: self._trace(index, heard) for index in indices if index in self._modules}
             for index in indices:
-                news, failure = told.get(index, (_StageFacts(), None))
-                heard[index] = self._settings.peers.broadcast(news, rank_of[index], f"trace stage {index}")
+                facts, failure = told.get(index, (_StageFacts(), None))
+                heard[index] = self._settings.peers.broadcast(facts, rank_of[index], f"trace stage {index}")
                 if heard[index].error:
                     raise AgreedError(f"stage {index} on rank {rank_of[index]}: {heard[index].error}") from failure
         return [heard[index] for index in range(self._placement.stages)]
@@ -193,7 +193,7 @@ class _Tracing:
             if self._settings.loss_fn is not None and self._has_batch_loss(index):
                 check_batch_loss(self._settings.loss_fn, self._call.target)
             graphs = self.traced[index] = self._graphs(index, before, self._loss_fn(index))
-            return self._news(index, graphs, sum(len(boundary.tensors) for boundary in before)), None
+            return self._facts_of(index, graphs, sum(len(boundary.tensors) for boundary in before)), None
         except AnnopipeError as error:
             hint = self._missing_target(index, before)
             return _StageFacts(error=f"{type(error).__name__}: {error}{hint}"), error
@@ -233,7 +233,7 @@ class _Tracing:
             return ""
         return "; step was called without target on this rank, that of the loss"
 
-    def _news(self, index: int, graphs: StageGraphs, handed: int) -> _StageFacts:
+    def _facts_of(self, index: int, graphs: StageGraphs, handed: int) -> _StageFacts:
         placement, call, backward = self._placement, self._call, graphs.backward
         if placement.copies > 1:
             _check_copied(index, graphs)
@@ -262,14 +262,14 @@ def _check_copied(index: int, graphs: StageGraphs) -> None:
 
 
 def _check_heard(settings: Settings, heard: Sequence[_StageFacts]) -> None:
-    given = frozenset[str]().union(*(news.given for news in heard))
-    if unknown := sorted(given.difference(*(news.accepts for news in heard))):
+    given = frozenset[str]().union(*(facts.given for facts in heard))
+    if unknown := sorted(given.difference(*(facts.accepts for facts in heard))):
         raise AgreedError(
             f"no stage has a parameter named {', '.join(unknown)}: keyword arguments go to the stages that name them"
         )
     kinds = {kind for rank in settings.schedule.ranks for action in rank for kind, _ in parts_of(action)}
     kinds |= {action.kind for rank in settings.schedule.ranks for action in rank}
-    if kinds.intersection(BACKWARDS) and not any(news.has_loss for news in heard):
+    if kinds.intersection(BACKWARDS) and not any(facts.has_loss for facts in heard):
         raise AgreedError(
             "the schedule has backwards and there is no loss: give Pipeline a loss_fn, or call ap.auxiliary_loss in a "
             "stage; for forwards alone, call eval"
@@ -287,8 +287,10 @@ def _in_buckets(graphs: StageGraphs, size_bytes: int | None) -> StageGraphs:
 
 def _links(placement: Placement, heard: Sequence[_StageFacts], device: torch.device) -> dict[tuple[int, int], Link]:
     """What crosses each edge, with the gradients that a loss depends on."""
-    ports = [[leaf.port for leaf in news.boundary.tensors] if news.boundary else [] for news in heard]
-    returning = returning_gradients(placement, [news.needs for news in heard], ports, [news.outside for news in heard])
+    ports = [[leaf.port for leaf in facts.boundary.tensors] if facts.boundary else [] for facts in heard]
+    returning = returning_gradients(
+        placement, [facts.needs for facts in heard], ports, [facts.outside for facts in heard]
+    )
     boundaries = ((edge, heard[edge[0]].boundary) for edge in placement.edges)
     return {edge: Link(boundary, returning[edge], device) for edge, boundary in boundaries if boundary is not None}
 
