@@ -45,6 +45,10 @@ def clip_grad_norm_(
     >>> clip_grad_norm_(pipe, 1.0), stage.weight.grad
     (tensor(5., dtype=torch.float64), tensor([[0.6000, 0.8000]]))
     """
+    if not isinstance(pipe, Pipeline):
+        raise PipelineError(
+            f"clip_grad_norm_ takes the Pipeline, got {type(pipe).__name__}: its parameters are on several ranks"
+        )
     parts, peers = set(sharded), pipe.runner.peers
     with peers.calling("clip_grad_norm_", f"max_norm={float(max_norm)}, norm_type={float(norm_type)}"):
         if parts and group is None:

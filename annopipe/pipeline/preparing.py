@@ -27,7 +27,7 @@ from annopipe.graphs.stage_graphs import StageGraphs
 from annopipe.graphs.tracing import trace
 from annopipe.ordering.combining import StageNodeCosts
 from annopipe.ordering.registry import Policy
-from annopipe.pipeline.calls.microbatch_calls import Call
+from annopipe.pipeline.calls.microbatch_calls import Call, check_lengths
 from annopipe.pipeline.evaluation import forward_only, without_gradients
 from annopipe.pipeline.interpreter import Interpreter, Operation
 from annopipe.pipeline.ranks.acknowledgements import acknowledged
@@ -84,6 +84,7 @@ class _StageFacts:
     given: the keyword arguments that this rank was called with.
     has_loss: whether it has a loss of its own, or an auxiliary one.
     regions: the paths of the regions in its forward.
+    lengths: of the batch, in what this rank's call was cut from.
     """
 
     boundary: Boundary | None = None
@@ -93,6 +94,7 @@ class _StageFacts:
     given: frozenset[str] = frozenset()
     has_loss: bool = False
     regions: tuple[str, ...] = ()
+    lengths: Mapping[str, int] = dataclasses.field(default_factory=dict)
     error: str = ""
 
 
@@ -195,8 +197,11 @@ class _Tracing:
             graphs = self.traced[index] = self._graphs(index, before, self._loss_fn(index))
             return self._facts_of(index, graphs, sum(len(boundary.tensors) for boundary in before)), None
         except AnnopipeError as error:
-            hint = self._missing_target(index, before)
-            return _StageFacts(error=f"{type(error).__name__}: {error}{hint}"), error
+            if self._lacks_target(index, before):
+                said = f"step was called without target on the rank of the last stage, and loss_fn takes one ({error})"
+            else:
+                said = f"{type(error).__name__}: {error}{_told(before, self._placement.predecessors[index])}"
+            return _StageFacts(error=said), error
 
     def _graphs(self, index: int, before: Sequence[Boundary], loss_fn: Loss | None) -> StageGraphs:
         module, call = self._modules[index], self._call
@@ -223,15 +228,15 @@ class _Tracing:
         whole = index in placement.batch_wide and index in placement.output_stages
         return whole and settings.loss_fn is not None and not settings.evaluates
 
-    def _missing_target(self, index: int, before: Sequence[Boundary]) -> str:
-        """A hint for a stage that can be traced without the loss, which was given no target."""
+    def _lacks_target(self, index: int, before: Sequence[Boundary]) -> bool:
+        """Whether a stage that cannot be traced with the loss can be without it, and was given no target."""
         if self._loss_fn(index) is None or self._call.target is not None:
-            return ""
+            return False
         try:
             self._graphs(index, before, None)
         except AnnopipeError:
-            return ""
-        return "; step was called without target on this rank, that of the loss"
+            return False
+        return True
 
     def _facts_of(self, index: int, graphs: StageGraphs, handed: int) -> _StageFacts:
         placement, call, backward = self._placement, self._call, graphs.backward
@@ -248,7 +253,16 @@ class _Tracing:
             frozenset(call.kwargs),
             bool(graphs.layout.losses) or self._has_batch_loss(index),
             region_paths(graphs.forward) if self._settings.recompute[index].regions else (),
+            dict(call.lengths),
         )
+
+
+def _told(before: Sequence[Boundary], sources: Sequence[int]) -> str:
+    """What the stages before hand on, for a message about the stage that takes it."""
+    if not before:
+        return ""
+    found = [f"stage {source} {boundary.described}" for source, boundary in zip(sources, before, strict=True)]
+    return f"\n  it was called with what {' and '.join(found)}"
 
 
 def _check_copied(index: int, graphs: StageGraphs) -> None:
@@ -262,10 +276,13 @@ def _check_copied(index: int, graphs: StageGraphs) -> None:
 
 
 def _check_heard(settings: Settings, heard: Sequence[_StageFacts]) -> None:
+    rank_of = settings.schedule.placement.rank_of
+    check_lengths([(rank, facts.lengths) for rank, facts in zip(rank_of, heard, strict=True)])
     given = frozenset[str]().union(*(facts.given for facts in heard))
     if unknown := sorted(given.difference(*(facts.accepts for facts in heard))):
         raise AgreedError(
-            f"no stage has a parameter named {', '.join(unknown)}: keyword arguments go to the stages that name them"
+            f"no stage has a parameter named {', '.join(unknown)}: keyword arguments go to the stages that name them; "
+            "of the parameters with defaults of a model that ap.split cuts, only those in its inputs=[...] reach stages"
         )
     kinds = {kind for rank in settings.schedule.ranks for action in rank for kind, _ in parts_of(action)}
     kinds |= {action.kind for rank in settings.schedule.ranks for action in rank}
