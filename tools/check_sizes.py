@@ -37,7 +37,7 @@ ADAPTERS = {
     "annopipe/pipeline/data_parallel/sharding.py": "nn.Module (its table of parameters)",
     "annopipe/pipeline/calls/module_state.py": "nn.Module (its tables of parameters, buffers and children)",
     "annopipe/pipeline/profiling.py": "whether a profiler records",
-    "annopipe/pipeline/calls/python_state.py": "hooks of a tensor",
+    "annopipe/pipeline/calls/python_values.py": "hooks of a tensor",
     "annopipe/pipeline/upstream/schedule_objects.py": "torch.distributed.pipelining (schedule objects and stages)",
     "annopipe/pipeline/labels.py": "torch._C._profiler (labels that cost little)",
     "annopipe/pytrees.py": "torch.utils._pytree",

@@ -15,6 +15,7 @@ from annopipe.errors import PipelineError
 from annopipe.graphs.distributed_tensors import Layout, is_distributed_tensor, local_part
 from annopipe.pipeline.ranks.messages import Messages, Received
 from annopipe.pipeline.ranks.peers import AgreedError, Peers
+from annopipe.pipeline.stages.gradients_apart import gradients_apart
 from annopipe.scheduling.placement import Placement
 
 __all__ = ["TiedParameters"]
@@ -78,20 +79,10 @@ class TiedParameters:
     def summed(self, messages: Messages) -> Iterator[None]:
         """Add to every copy's gradient the sum of what all copies get inside."""
         trained = {root: parameter for root, parameter in self._own.items() if parameter.requires_grad}
-        before = {root: parameter.grad for root, parameter in trained.items()}
-        for parameter in trained.values():
-            parameter.grad = None
-        try:
+        with gradients_apart(trained.values()):
             yield
-            found = self._sums(trained, messages)
-        except BaseException:
-            for root, parameter in trained.items():
-                parameter.grad = before[root]
-            raise
-        for root, parameter in trained.items():
-            earlier = before[root]
-            more = found[root]
-            parameter.grad = earlier if more is None else more if earlier is None else earlier.add_(more)
+            for root, total in self._sums(trained, messages).items():
+                trained[root].grad = total
 
     def _sums(self, trained: Mapping[str, nn.Parameter], messages: Messages) -> dict[str, torch.Tensor | None]:
         """By root: what all copies got; None where no copy got anything."""

@@ -1,16 +1,14 @@
 """What has been prepared for calls of one kind, to be used again; not more than a bounded number."""
 
-import warnings
-from collections.abc import Iterable
-from itertools import pairwise
 from typing import Generic, TypeVar
 
-from annopipe.pipeline.calls.python_state import State, changed_names
+from annopipe.pipeline.calls.python_values import PythonValues
+from annopipe.pipeline.calls.signatures import Recent
 
 __all__ = ["Prepared"]
 
 T = TypeVar("T")
-_MOST, _MANY = 64, 8
+_MOST = 64
 
 
 class Prepared(Generic[T]):
@@ -23,33 +21,21 @@ class Prepared(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self._found: dict[str, tuple[T, State]] = {}
+        self._found: Recent[str, tuple[T, PythonValues]] = Recent(_MOST)
 
     def __contains__(self, signature: str) -> bool:
-        return signature in self._found
+        return self._found.get(signature) is not None
 
     def __getitem__(self, signature: str) -> T:
-        found = self._found[signature] = self._found.pop(signature)  # the last to be let go
+        found = self._found.get(signature)
+        if found is None:
+            raise KeyError(signature)
         return found[0]
 
-    def values(self) -> Iterable[T]:
-        """All that is kept, the oldest first."""
-        return [found for found, _ in self._found.values()]
+    def python_values(self) -> list[PythonValues]:
+        """Of all that is kept, in the order of their last use."""
+        return [values for _, values in self._found.values()]
 
-    def clear(self) -> None:
-        """Keep nothing."""
-        self._found.clear()
-
-    def keep(self, signature: str, found: T, state: State) -> None:
-        """Keep it, in the place of the oldest when there is much; warn whoever prepares again and again."""
-        self._found[signature] = found, state  # the state, so that no identity in the signature is used again
-        if len(self._found) > _MOST:
-            del self._found[next(iter(self._found))]
-        states = [state for _, state in self._found.values()]
-        changed = sorted({name for pair in pairwise(states) for name in changed_names(*pair)})
-        if changed and len(states) == _MANY:
-            warnings.warn(
-                f"the pipeline has been prepared {_MANY} times, which takes long each time, and also for changes of "
-                f"{', '.join(changed[:3])}: let what changes often be a buffer, or an argument that is a tensor",
-                stacklevel=2,
-            )
+    def keep(self, signature: str, found: T, values: PythonValues) -> None:
+        """Keep it, in the place of what was not used for longest when there is much."""
+        self._found.put(signature, (found, values))  # the values, so that no identity in the signature is used again

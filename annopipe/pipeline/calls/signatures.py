@@ -1,22 +1,19 @@
 """What decides whether a prepared pipeline fits a call: structure, shapes, dtypes, and the values of constants."""
 
-import warnings
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable
 from typing import Any, Generic, TypeVar
 
 import torch
 
 from annopipe import pytrees
-from annopipe.pipeline.calls.microbatches import constant_text
+from annopipe.graphs.snapshots import HoldsTensorError, snapshot
 
-__all__ = ["Recent", "Retraces", "key_of"]
+__all__ = ["Recent", "key_of", "signature_text"]
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 _PLAIN = frozenset((type(None), bool, int, float, complex, str))
-_FEW = 4  # values of one constant that are nothing to warn about
-_SHOWN = 3
 
 
 def key_of(value: Any) -> Hashable:
@@ -35,7 +32,27 @@ def key_of(value: Any) -> Hashable:
     if kind in _PLAIN:
         return kind, repr(value)
     leaves, spec = pytrees.tree_flatten(value)
-    return (kind, constant_text(value)) if spec.is_leaf() else (str(spec), *map(key_of, leaves))
+    return (kind, _constant_text(value)) if spec.is_leaf() else (str(spec), *map(key_of, leaves))
+
+
+def signature_text(value: Any) -> str:
+    """The structure, shapes, dtypes and constants of arguments, for messages."""
+    leaves, spec = pytrees.tree_flatten(value)
+    kinds = [
+        f"{leaf.dtype}{tuple(leaf.shape)}{leaf.requires_grad}"
+        if isinstance(leaf, torch.Tensor)
+        else _constant_text(leaf)
+        for leaf in leaves
+    ]
+    return f"{spec} {kinds}"
+
+
+def _constant_text(leaf: Any) -> str:
+    """A constant in full, as the guards of a graph compare it; arrays print the same when they differ in the middle."""
+    try:
+        return repr(leaf) if isinstance(leaf, (bool, int, float, str, type(None))) else repr(snapshot(leaf))
+    except HoldsTensorError:
+        return repr(leaf)  # tracing refuses it
 
 
 class Recent(Generic[K, V]):
@@ -66,45 +83,9 @@ class Recent(Generic[K, V]):
         if len(self._values) > self._size:
             self._values.popitem(last=False)
 
-    def clear(self) -> None:
-        """Let go of all."""
-        self._values.clear()
+    def values(self) -> Iterable[V]:
+        """All that is kept, what was not asked for for longest first."""
+        return self._values.values()
 
     def __len__(self) -> int:
         return len(self._values)
-
-
-class Retraces:
-    """Warns of constants that are another value again and again, each of which is traced and planned for itself."""
-
-    def __init__(self, size: int) -> None:
-        self._seen: Recent[Hashable, dict[str, list[str]]] = Recent(size)
-        self._told: set[str] = set()
-
-    def note(self, arguments: Mapping[str, Any], around: Hashable) -> None:
-        """Take down that a pipeline is prepared.
-
-        Args:
-            arguments: of the call, by name.
-            around: what else decides.
-        """
-        rest = key_of(pytrees.tree_map(lambda leaf: leaf if isinstance(leaf, torch.Tensor) else None, arguments))
-        seen = self._seen.get((around, rest)) or {}
-        self._seen.put((around, rest), seen)
-        for name, value in arguments.items():
-            for path, leaf in zip(pytrees.leaf_paths(value, name), pytrees.tree_leaves(value), strict=True):
-                if not isinstance(leaf, torch.Tensor) and path not in self._told:
-                    self._take_down(path, repr(leaf), seen.setdefault(path, []))
-
-    def _take_down(self, path: str, text: str, values: list[str]) -> None:
-        if text not in values:
-            values.append(text)
-        if len(values) > _FEW:
-            self._told.add(path)
-            found = ", ".join(value if len(value) <= 40 else f"{value[:30]}..." for value in values[-_SHOWN:])
-            warnings.warn(
-                f"{path} has had {len(values)} values, the last ones {found}, and the pipeline was traced again for "
-                "each: a number or text is a constant of the graphs; pass it as a tensor, one that batch_dims gives to "
-                "every microbatch whole",
-                stacklevel=8,  # the line that calls step
-            )

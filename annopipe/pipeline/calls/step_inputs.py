@@ -5,11 +5,14 @@ from typing import Any
 
 import torch
 
-from annopipe.pipeline.calls.microbatches import graph_values
+from annopipe import pytrees
+from annopipe.errors import PipelineError
+from annopipe.graphs.arguments import TARGET
+from annopipe.graphs.stage_graphs import StageGraphs
 from annopipe.pipeline.stages.batch_loss import Scale
 from annopipe.pipeline.stages.stage import LocalStage
 
-__all__ = ["Scale", "StepInputs"]
+__all__ = ["StepInputs", "call_values", "later_values"]
 
 
 class StepInputs:
@@ -31,7 +34,7 @@ class StepInputs:
     ) -> None:
         self.scales, self.targets = scales, targets
         self._values = {
-            index: [graph_values(stages[index].graphs, values) for values in found] for index, found in given.items()
+            index: [_graph_values(stages[index].graphs, values) for values in found] for index, found in given.items()
         }
         self._differentiated = {
             (index, microbatch, name): value
@@ -55,3 +58,45 @@ class StepInputs:
                 gradients.append(gradient)
         if tensors:
             torch.autograd.backward(tensors, gradients)
+
+
+def call_values(graphs: StageGraphs, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any) -> dict[str, Any]:
+    """Values by input port of a call of the first stage."""
+    targets = {TARGET: target} if graphs.layout.has_loss else {}
+    return graphs.bind_inputs(*args, **kwargs, **targets)
+
+
+def later_values(graphs: StageGraphs, kwargs: Mapping[str, Any], target: Any) -> dict[str, Any]:
+    """Values by input port of what a later stage is called with besides what the stage before hands on.
+
+    Raises PipelineError or CaptureError for a value that is not as it was when the stage was traced.
+    """
+    named = {**_by_parameter(graphs, kwargs), **({TARGET: target} if graphs.layout.has_loss else {})}
+    ports = {port.name: port for port in graphs.forward.inputs}
+    constants = {guard.path: guard for guard in (*graphs.arguments.guards, *graphs.target_arguments.guards)}
+    values: dict[str, Any] = {}
+    for name, value in named.items():
+        for path, leaf in zip(pytrees.leaf_paths(value, name), pytrees.tree_leaves(value), strict=True):
+            port = ports.get(f"input.{path}")
+            if path in constants:
+                constants[path].check(leaf)
+            elif port is not None:
+                reason = port.mismatch(leaf)
+                if reason:
+                    raise PipelineError(f"{path}: {reason}; every microbatch of a step has the same shapes")
+                values[port.name] = leaf
+    return values
+
+
+def _by_parameter(graphs: StageGraphs, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments as forward has them: those without a parameter of their own together, under that of ``**``."""
+    parameters = graphs.arguments.signature.parameters
+    rest = [name for name, parameter in parameters.items() if parameter.kind is parameter.VAR_KEYWORD]
+    named = {name: value for name, value in kwargs.items() if name in parameters and name not in rest}
+    return {**named, **{name: {k: v for k, v in kwargs.items() if k not in named} for name in rest}}
+
+
+def _graph_values(graphs: StageGraphs, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values without history, in the memory format that the stage was traced with."""
+    ports = {port.name: port for port in graphs.forward.inputs}
+    return {name: ports[name].laid_out(value.detach()) for name, value in values.items() if name in ports}

@@ -1,1 +1,1 @@
-"""Parameters that data-parallel ranks share inside a stage: ``ap.shard``."""
+"""Parameters that are sharded over data-parallel ranks inside a stage: ``ap.shard``."""

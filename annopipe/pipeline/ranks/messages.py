@@ -70,11 +70,6 @@ class Messages:
             self._finish(pending[0].work, f"{pending[0].text} waited for rank {receiver} to take it")
             pending.popleft()
 
-    @property
-    def pending(self) -> int:
-        """How many tensors are kept because their receiver may not have them yet."""
-        return sum(map(len, self._sent.values()))
-
     def receive(self, text: str, sender: int, buffers: list[torch.Tensor], tag: int = 0) -> Received:
         """Ask for a message; of those with one tag, in the order in which they are sent."""
         asked = [buffer for buffer in buffers if buffer.numel()]

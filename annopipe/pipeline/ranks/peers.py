@@ -228,7 +228,7 @@ class Peers:
             raise self.lost(f"all ranks to {what}", error) from error
         return found.to(value.device)
 
-    def broadcast(self, item: Any, source: int, what: str) -> Any:
+    def broadcast(self, item: T, source: int, what: str) -> T:
         """The item of one rank, on all of them.
 
         Raises PipelineError when it does not come within the timeout.

@@ -27,7 +27,7 @@ class LocalStage:
     Attributes:
         index: its number.
         module, graphs: what it is and what it was traced into.
-        parameters: of the module, gathered where they are shared, and their gradients.
+        parameters: of the module, gathered where they are sharded, and their gradients.
         inputs: input port of each tensor that the stage before hands over, or of each argument's tensor.
         input_gradients: for each of these, the port of its gradient; None where there is none.
         losses: by name and microbatch: of ``loss_fn`` on the last stage, and auxiliary ones.
