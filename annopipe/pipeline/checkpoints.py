@@ -20,10 +20,9 @@ from torch.distributed.checkpoint import state_dict as dcp_state
 from torch.distributed.device_mesh import DeviceMesh
 
 from annopipe.errors import PipelineError
-from annopipe.graphs.distributed_tensors import local_part
 from annopipe.pipeline.optimizer_state import begun
 from annopipe.pipeline.pipeline import Pipeline
-from annopipe.pipeline.state_parts import as_whole, like, own_part
+from annopipe.pipeline.state_parts import as_whole, take
 
 __all__ = ["load_state_dict", "state_dict"]
 
@@ -84,22 +83,19 @@ def load_state_dict(pipe: Pipeline, state: Mapping[str, Any], optimizer: torch.o
     >>> optimizer = torch.optim.Adam(pipe.parameters())
     >>> ap.load_state_dict(pipe, ap.state_dict(pipe, optimizer), optimizer)
     """
-    with torch.no_grad():
-        for module in pipe.modules.values():
-            others: dict[str, Any] = {}  # what modules keep beside tensors
-            for name, held in module.state_dict().items():
-                value = _entry(state, "model", name)
-                if isinstance(held, torch.Tensor):
-                    local_part(held).copy_(own_part(name, value, held))
-                else:
-                    others[name] = value
-            if others:
-                module.load_state_dict(others, strict=False)
+    for module in pipe.modules.values():
+        others: dict[str, Any] = {}  # what modules keep beside tensors
+        for name, held in module.state_dict().items():
+            value = take(name, _entry(state, "model", name), held)
+            if value is not held:
+                others[name] = value
+        if others:
+            module.load_state_dict(others, strict=False)
     if optimizer is not None:
         with begun(optimizer) as fresh:
             template = _of_optimizer(pipe.modules, optimizer)
             found = {key: _entry(state, "optimizer", _own_key(key)) for key in template}
-            values = {key: like(_own_key(key), value, template[key]) for key, value in found.items()}
+            values = {key: take(_own_key(key), value, template[key]) for key, value in found.items()}
             dcp_state.set_optimizer_state_dict(_root(pipe.modules), optimizer, values, options=_FLAT)
             fresh.clear()
 

@@ -9,9 +9,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from annopipe.errors import PipelineError
-from annopipe.graphs.distributed_tensors import Layout, local_part
+from annopipe.graphs.distributed_tensors import local_part
 
-__all__ = ["as_whole", "like", "own_part"]
+__all__ = ["as_whole", "own_part", "take"]
 
 
 def as_whole(name: str, value: Any, sharded: Mapping[str, DeviceMesh]) -> Any:
@@ -51,9 +51,14 @@ def own_part(name: str, value: torch.Tensor, held: torch.Tensor) -> torch.Tensor
     return found
 
 
-def like(name: str, value: Any, template: Any) -> Any:
-    """What a value of the state is on this rank: of the kind of the template, a DTensor where that is one."""
-    if not (isinstance(value, torch.Tensor) and isinstance(template, torch.Tensor)):
+def take(name: str, value: Any, held: Any) -> Any:
+    """Have a tensor of this rank hold a value of the state, or its part of it; anything else is the value.
+
+    >>> take("bias", torch.ones(2), torch.zeros(2)), take("lr", 0.1, 0.2)
+    (tensor([1., 1.]), 0.1)
+    """
+    if not (isinstance(value, torch.Tensor) and isinstance(held, torch.Tensor)):
         return value
-    part = own_part(name, value, template)
-    return Layout.of(template).wrap(part) if isinstance(template, DTensor) else part
+    with torch.no_grad():
+        local_part(held).copy_(own_part(name, value, held))
+    return held

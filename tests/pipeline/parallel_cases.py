@@ -246,6 +246,26 @@ def dense_parameters_are_shared_by_the_expert_ranks():
         close(norm, torch.nn.utils.clip_grad_norm_(whole.parameters(), 0.1), "norm")
 
 
+def stages_on_the_meta_device_begin_as_parts_of_the_whole_model():
+    """Dense parameters over the expert ranks, experts over them, too: their first dimension is that of experts."""
+    group, at = mesh()["inner"].get_group(), mesh().get_local_rank("inner")
+    whole = moe_stage(0, 1)
+    for experts_apart in (True, False):
+        stage = moe_stage(0, 1, group if experts_apart else None, device="meta")
+        (shard_dense(stage) if experts_apart else ap.shard(stage, mesh()["inner"])).to_empty(device="cpu")
+        stage.reset_parameters()
+        for key, parameter in stage.named_parameters():
+            expected = whole.get_parameter(key)
+            if isinstance(parameter, DTensor):
+                assert parameter.to_local().shape == expected.chunk(2)[at].shape, key
+                assert torch.equal(parameter.full_tensor(), expected), key
+            else:
+                assert torch.equal(parameter, expected.chunk(2)[at]), key
+        assert any(not isinstance(parameter, DTensor) for parameter in stage.parameters()) == experts_apart
+        for key, buffer in stage.named_buffers():
+            assert experts_apart or torch.equal(buffer, whole.get_buffer(key)), key
+
+
 class Cast(nn.Module):
     """Layers of any type between inputs and outputs of one."""
 
@@ -411,6 +431,7 @@ CASES = (
     tensor_parallel_stages_train_as_the_whole_model,
     sequence_parallel_stages_hand_on_their_part_of_the_sequence,
     dense_parameters_are_shared_by_the_expert_ranks,
+    stages_on_the_meta_device_begin_as_parts_of_the_whole_model,
     gradients_of_narrow_types_are_added_up_in_wide_ones,
     training_goes_on_from_a_checkpoint_on_other_ranks,
 )

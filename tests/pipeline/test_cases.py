@@ -24,6 +24,7 @@ ON_SEVERAL_RANKS = {
     ("expert_cases", 4): ("experts_are_shared_inside_a_pipeline",),
     ("parallel_cases", 2): (
         "sequence_parallel_stages_hand_on_their_part_of_the_sequence",
+        "stages_on_the_meta_device_begin_as_parts_of_the_whole_model",
         "gradients_of_narrow_types_are_added_up_in_wide_ones",
         "training_goes_on_from_a_checkpoint_on_other_ranks",
     ),
