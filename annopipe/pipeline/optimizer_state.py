@@ -6,6 +6,7 @@ it earlier: to be filled before the first step, and to be read by ranks on which
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -47,7 +48,9 @@ def begun(optimizer: torch.optim.Optimizer) -> Iterator[list[nn.Parameter]]:
 
 def _step_of_zeros(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> None:
     groups = optimizer.param_groups
-    before = [{name: group[name] for name in ("lr", "weight_decay") if name in group} for group in groups]
+    before: list[dict[str, Any]] = [
+        {name: group[name] for name in ("lr", "weight_decay") if name in group} for group in groups
+    ]
     try:
         for group, known in zip(groups, before, strict=True):
             for name, value in known.items():

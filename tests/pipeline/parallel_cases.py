@@ -63,7 +63,7 @@ class Launches(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.counts = collections.Counter()
+        self.counts: collections.Counter[str] = collections.Counter()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = str(func).split(".")
