@@ -4,9 +4,11 @@
     python examples/train_moe.py --steps 50 --whole             # the same model and data in one process, to compare
     torchrun --nproc-per-node 4 examples/train_moe.py --steps 10 --checkpoint out/moe
     torchrun --nproc-per-node 2 examples/train_moe.py --steps 10 --checkpoint out/moe --expert-ranks 1     # goes on
+    torchrun --nproc-per-node 4 examples/train_moe.py --steps 10 --checkpoint out/moe --shard              # and on
 
 Every expert rank has its own part of the batch, so it is a data-parallel rank for all parameters but the experts. While
-a forward waits for its tokens to travel to other experts and back, the backward of another microbatch computes.
+a forward waits for its tokens to travel to other experts and back, the backward of another microbatch computes. With
+--shard the expert ranks also share the memory of these parameters, of their gradients and of the optimizer.
 """
 
 import argparse
@@ -22,6 +24,7 @@ import torch.distributed.checkpoint as dcp
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
 
 import annopipe as ap
 from annopipe.models import DeepSeekV3Config, DeepSeekV3Stage
@@ -60,7 +63,7 @@ def train_whole(steps: int) -> list[float]:
 class Trainer:
     """This rank's part of the model, and its optimizer."""
 
-    def __init__(self, pipeline_ranks: int, expert_ranks: int) -> None:
+    def __init__(self, pipeline_ranks: int, expert_ranks: int, *, shard: bool = False) -> None:
         mesh = init_device_mesh("cpu", (pipeline_ranks, expert_ranks), mesh_dim_names=("pipeline", "experts"))
         pipeline, self.experts = mesh["pipeline"].get_group(), mesh["experts"].get_group()
         self.expert_mesh = mesh["experts"]
@@ -78,6 +81,11 @@ class Trainer:
             else None
             for stage, rank in enumerate(schedule.placement.rank_of)
         ]
+        for stage in stages:
+            if shard and stage is not None:
+                # Each rank's loss is already its part of the mean over the batch: gradients are added up.
+                parts = [name for name, _ in stage.named_modules() if name.endswith(".experts")]
+                ap.shard(stage, self.expert_mesh, divide_by=1, ignore=parts)
         self.pipe = ap.Pipeline(stages, schedule, pipeline, loss_fn=loss_of, plan_group=self.experts)
         self.optimizer = torch.optim.AdamW(self.pipe.parameters(), lr=1e-2)
 
@@ -86,7 +94,8 @@ class Trainer:
         tokens = batch(number).chunk(dist.get_world_size(self.experts))[dist.get_rank(self.experts)]
         found = self.pipe.step(tokens[:, :-1], target=tokens[:, 1:], loss_scale=1 / (SEQUENCES * LENGTH))
         for name, parameter in self.pipe.named_parameters():
-            if ".experts." not in name:  # an expert's gradient has come from all expert ranks already
+            # An expert's gradient has come from all expert ranks already, and so has that of a shared parameter.
+            if ".experts." not in name and not isinstance(parameter, DTensor):
                 dist.all_reduce(parameter.grad, group=self.experts)
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -109,9 +118,9 @@ class Trainer:
         return ap.state_dict(self.pipe, self.optimizer, sharded={"*.experts.*": self.expert_mesh})
 
 
-def train_pipeline(steps: int, expert_ranks: int, checkpoint: Path | None) -> list[float]:
+def train_pipeline(steps: int, expert_ranks: int, checkpoint: Path | None, *, shard: bool) -> list[float]:
     """Train on all ranks; the losses of the batches, on every rank."""
-    trainer = Trainer(dist.get_world_size() // expert_ranks, expert_ranks)
+    trainer = Trainer(dist.get_world_size() // expert_ranks, expert_ranks, shard=shard)
     first = trainer.load(checkpoint) if checkpoint is not None and (checkpoint / ".metadata").exists() else 0
     losses = [trainer.step(number) for number in range(first, first + steps)]
     if checkpoint is not None:
@@ -125,6 +134,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--whole", action="store_true", help="one process instead of pipeline and expert ranks")
     parser.add_argument("--expert-ranks", type=int, default=2, help="of all ranks, those that share the experts")
+    parser.add_argument("--shard", action="store_true", help="share all parameters but experts over the expert ranks")
     parser.add_argument(
         "--checkpoint", type=Path, help="go on from this folder, if it is there, and write it at the end"
     )
@@ -137,7 +147,7 @@ def main() -> None:
             parser.error("start it with torchrun, or with --whole")
         dist.init_process_group("gloo")
         torch.set_num_threads(1)
-        losses = train_pipeline(options.steps, options.expert_ranks, options.checkpoint)
+        losses = train_pipeline(options.steps, options.expert_ranks, options.checkpoint, shard=options.shard)
         is_first = dist.get_rank() == 0
     if is_first:
         for step, loss in enumerate(losses):

@@ -1,17 +1,20 @@
 """First values of parameters that depend on a seed and a name only, never on how the model is cut.
 
 A parameter's values come from a generator seeded by ``seed``, its full name and, for experts, the expert's number in
-the model. So a pipeline stage, or a rank of an expert-parallel group, holds exactly the values that the whole model
-would have there, on every device and in every dtype (up to rounding); the global random state is left alone.
+the model. So a pipeline stage, a rank of an expert-parallel group, or one that has a part of a DTensor, holds exactly
+the values that the whole model would have there, on every device and in every dtype (up to rounding); the global random
+state is left alone.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import distribute_tensor
 
+from annopipe.graphs.distributed_tensors import is_distributed_tensor, local_part
 from annopipe.models.experts import Experts
 from annopipe.models.router import Router
 
@@ -53,15 +56,23 @@ def initialise(module: nn.Module, std: float, seed: int, tied: Mapping[str, str]
             elif isinstance(part, (nn.RMSNorm, nn.LayerNorm)):
                 parameter.fill_(1.0)
             elif isinstance(part, Experts):
-                for local, matrix in enumerate(parameter):
-                    _fill(matrix, std, f"{key}[{part.first + local}]")
+                _fill(parameter, std, [f"{key}[{part.first + local}]" for local in range(parameter.shape[0])])
             else:
-                _fill(parameter, std, key)
+                _fill(parameter, std, [key])
         if isinstance(part, Router):
             part.reset_buffers(path)
 
 
-def _fill(tensor: Tensor, std: float, key: str) -> None:
+def _fill(tensor: Tensor, std: float, keys: Sequence[str]) -> None:
+    """Of a DTensor this rank's part; with several keys, each is for one entry of the first dimension."""
+    shape = tensor.shape[1:] if len(keys) > 1 else tensor.shape
+    values = [torch.randn(shape, generator=_generator(key), dtype=torch.float32) * std for key in keys]
+    whole = torch.stack(values) if len(keys) > 1 else values[0]
+    if is_distributed_tensor(tensor):
+        whole = local_part(distribute_tensor(whole, tensor.device_mesh, tensor.placements, src_data_rank=None))
+    local_part(tensor).copy_(whole)
+
+
+def _generator(key: str) -> torch.Generator:
     digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest, "little"))
-    tensor.copy_(torch.randn(tensor.shape, generator=generator, dtype=torch.float32) * std)
+    return torch.Generator().manual_seed(int.from_bytes(digest, "little"))

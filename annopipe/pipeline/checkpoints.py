@@ -10,7 +10,6 @@
 A stage's names are those of the model that ``ap.split`` cut; stages written by hand need names that differ.
 """
 
-import fnmatch
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -19,10 +18,11 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint import state_dict as dcp_state
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Shard
 
 from annopipe.errors import PipelineError
+from annopipe.pipeline.optimizer_state import begun
 from annopipe.pipeline.pipeline import Pipeline
+from annopipe.pipeline.state_parts import as_whole, take
 
 __all__ = ["load_state_dict", "state_dict"]
 
@@ -37,7 +37,8 @@ def state_dict(
 
     Args:
         pipe: its stages' parameters and persistent buffers.
-        optimizer: of ``pipe.parameters()``; one that has made no step yet gets its state, which is all zeros.
+        optimizer: of ``pipe.parameters()``. Of a parameter that it has made no step with yet, the state has what a step
+            with gradients of zero makes, counted as no step; the optimizer stays as it is.
         sharded: by pattern of names ("*.experts.*"), the mesh, of one dimension, whose ranks hold equal parts of these
             parameters along their first dimension. DTensors need no mention.
 
@@ -59,37 +60,44 @@ def state_dict(
     names = {placement.weights_of[index]: [*module.state_dict()] for index, module in modules.items()}
     _check_apart(pipe.gather(names, "state_dict"))
     model = {
-        name: _whole(name, tensor, sharded)
+        name: as_whole(name, tensor, sharded)
         for module in modules.values()
         for name, tensor in module.state_dict().items()
     }
     if optimizer is None:
         return {"model": model}
-    found = {_own_key(key): value for key, value in _of_optimizer(modules, optimizer).items()}
-    return {"model": model, "optimizer": {key: _whole(_name_in(key), value, sharded) for key, value in found.items()}}
+    with begun(optimizer):
+        found = {_own_key(key): value for key, value in _of_optimizer(modules, optimizer).items()}
+    return {"model": model, "optimizer": {key: as_whole(_name_in(key), value, sharded) for key, value in found.items()}}
 
 
 def load_state_dict(pipe: Pipeline, state: Mapping[str, Any], optimizer: torch.optim.Optimizer | None = None) -> None:
     """Take a state, such as ``state_dict`` gives it and ``torch.distributed.checkpoint.load`` fills it.
 
-    Raises PipelineError for a state that lacks something of this rank.
+    A parameter that is shared among ranks also takes a whole tensor.
+
+    Raises PipelineError for a state that lacks something of this rank, or has it in another shape.
 
     >>> import annopipe as ap
     >>> pipe = ap.Pipeline([nn.Linear(1, 1)], ap.schedule("gpipe", ranks=1, microbatches=1), loss_fn=nn.MSELoss())
     >>> optimizer = torch.optim.Adam(pipe.parameters())
     >>> ap.load_state_dict(pipe, ap.state_dict(pipe, optimizer), optimizer)
     """
-    with torch.no_grad():
-        for module in pipe.modules.values():
-            for name, tensor in module.state_dict().items():
-                value = _local(_entry(state, "model", name))
-                if value is not _local(tensor):
-                    _local(tensor).copy_(value)
+    for module in pipe.modules.values():
+        others: dict[str, Any] = {}  # what modules keep beside tensors
+        for name, held in module.state_dict().items():
+            value = take(name, _entry(state, "model", name), held)
+            if value is not held:
+                others[name] = value
+        if others:
+            module.load_state_dict(others, strict=False)
     if optimizer is not None:
-        template = _of_optimizer(pipe.modules, optimizer)
-        found = {key: _entry(state, "optimizer", _own_key(key)) for key in template}
-        values = {key: v if isinstance(template[key], DTensor) else _local(v) for key, v in found.items()}
-        dcp_state.set_optimizer_state_dict(_root(pipe.modules), optimizer, values, options=_FLAT)
+        with begun(optimizer) as fresh:
+            template = _of_optimizer(pipe.modules, optimizer)
+            found = {key: _entry(state, "optimizer", _own_key(key)) for key in template}
+            values = {key: take(_own_key(key), value, template[key]) for key, value in found.items()}
+            dcp_state.set_optimizer_state_dict(_root(pipe.modules), optimizer, values, options=_FLAT)
+            fresh.clear()
 
 
 def _check_apart(everyone: list[dict[int, list[str]]]) -> None:
@@ -133,18 +141,6 @@ def _name_in(key: str) -> str:
     'head.weight'
     """
     return key.partition(".")[2].rpartition(".")[0]
-
-
-def _whole(name: str, value: Any, sharded: Meshes) -> Any:
-    """The value as part of a whole, where it is one."""
-    if not isinstance(value, torch.Tensor) or isinstance(value, DTensor) or not value.dim():
-        return value
-    mesh = next((mesh for pattern, mesh in sharded.items() if fnmatch.fnmatchcase(name, pattern)), None)
-    return value if mesh is None else DTensor.from_local(value, mesh, [Shard(0)], run_check=False)
-
-
-def _local(value: Any) -> Any:
-    return value.to_local() if isinstance(value, DTensor) else value
 
 
 def _entry(state: Mapping[str, Any], part: str, name: str) -> Any:

@@ -24,9 +24,9 @@ def test_pipeline_and_expert_ranks_train_as_one_process_does(tmp_path):
 @pytest.mark.slow
 def test_a_run_goes_on_from_its_checkpoint_on_another_number_of_ranks(tmp_path):
     folder, losses = tmp_path / "checkpoint", []
-    for ranks, expert_ranks, steps in ((4, 2, 3), (1, 1, 2)):
+    for ranks, expert_ranks, steps, more in ((4, 2, 3, ["--shard"]), (1, 1, 2, [])):
         written = tmp_path / f"{ranks}.json"
-        options = ["--steps", str(steps), "--expert-ranks", str(expert_ranks), "--checkpoint", str(folder)]
+        options = ["--steps", str(steps), "--expert-ranks", str(expert_ranks), "--checkpoint", str(folder), *more]
         run_ranks("examples.train_moe", ranks, args=[*options, "--json", str(written)], timeout_s=400)
         losses += json.loads(written.read_text())
     whole = tmp_path / "whole.json"
@@ -35,13 +35,14 @@ def test_a_run_goes_on_from_its_checkpoint_on_another_number_of_ranks(tmp_path):
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("sharded", [(False, False), (False, True), (True, False), (True, True)], ids=str)
 @pytest.mark.parametrize(("ranks", "expert_ranks"), [(4, 2), (2, 2), (2, 1)])
-def test_a_run_goes_on_from_its_checkpoint_as_if_it_had_not_ended(tmp_path, ranks, expert_ranks):
+def test_a_run_goes_on_from_its_checkpoint_as_if_it_had_not_ended(tmp_path, ranks, expert_ranks, sharded):
     folder, losses = tmp_path / "checkpoint", []
     for part, (size, experts) in enumerate(((4, 2), (ranks, expert_ranks))):
         written = tmp_path / f"{part}.json"
         options = ["--steps", "4", "--expert-ranks", str(experts), "--checkpoint", str(folder), "--json", str(written)]
-        run_ranks("examples.train_moe", size, args=options, timeout_s=400)
+        run_ranks("examples.train_moe", size, args=[*options, *["--shard"] * sharded[part]], timeout_s=400)
         losses += json.loads(written.read_text())
     at_once = tmp_path / "at_once.json"
     run_ranks("examples.train_moe", 4, args=["--steps", "8", "--json", str(at_once)], timeout_s=400)

@@ -23,6 +23,12 @@ ON_SEVERAL_RANKS = {
         "parameters_that_split_has_seen_in_two_stages_are_tied",
     ),
     ("expert_cases", 4): ("experts_are_shared_inside_a_pipeline",),
+    ("parallel_cases", 2): (
+        "sequence_parallel_stages_hand_on_their_part_of_the_sequence",
+        "stages_on_the_meta_device_begin_as_parts_of_the_whole_model",
+        "gradients_of_narrow_types_are_added_up_in_wide_ones",
+        "training_goes_on_from_a_checkpoint_on_other_ranks",
+    ),
 }
 
 
@@ -50,6 +56,8 @@ def test_ranks_print_no_warnings():
         ("state_cases", 4),
         ("expert_cases", 4),
         ("sharded_cases", 4),
+        ("parallel_cases", 2),
+        ("parallel_cases", 4),
     ],
 )
 def test_every_case_holds_on_other_counts_of_ranks(program, ranks):
