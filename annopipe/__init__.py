@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from annopipe.ordering.registry import policies, policy
     from annopipe.pipeline.checkpoints import load_state_dict, state_dict
     from annopipe.pipeline.clipping import clip_grad_norm_
+    from annopipe.pipeline.fully_sharded import from_fully_shard
     from annopipe.pipeline.pipeline import Pipeline
     from annopipe.pipeline.sharding import shard
     from annopipe.pipeline.splitting import split
@@ -63,6 +64,7 @@ _EXPORTS = {
     "ScheduleError": "annopipe.errors",
     "ScheduleSpec": "annopipe.scheduling.spec",
     "Pipeline": "annopipe.pipeline.pipeline",
+    "from_fully_shard": "annopipe.pipeline.fully_sharded",
     "shard": "annopipe.pipeline.sharding",
     "split": "annopipe.pipeline.splitting",
     "Placement": "annopipe.scheduling.placement",
@@ -149,6 +151,7 @@ __all__ = [
     "costs",
     "extract",
     "forget_operator",
+    "from_fully_shard",
     "into_lane",
     "load_state_dict",
     "multiplex",

@@ -33,6 +33,7 @@ ADAPTERS = {
     "annopipe/models/exchange.py": "torch.distributed._functional_collectives (registers the gradient of waiting)",
     "annopipe/models/plain.py": "torch.distributed._functional_collectives (the model as users write it)",
     "annopipe/ordering/torch_scheduler.py": "torch._inductor.fx_passes.overlap_scheduling (the policy torch)",
+    "annopipe/pipeline/fully_sharded.py": "torch.distributed.fsdp (what fully_shard puts on modules)",
     "annopipe/pipeline/gathering.py": "torch._C (whether a backward runs)",
     "annopipe/pipeline/sharding.py": "nn.Module (its table of parameters)",
     "annopipe/pipeline/module_state.py": "nn.Module (its tables of parameters, buffers and children)",

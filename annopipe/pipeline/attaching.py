@@ -92,7 +92,9 @@ class _AttachedPipeline(Pipeline):
         self._upstream = upstream
         self.loss_kwargs: Mapping[str, Any] = {}
         loss = None if upstream.loss_fn is None else _Loss(upstream.loss_fn)
-        super().__init__(upstream.modules, upstream.order(), upstream.group, loss, policy, **options)
+        order = upstream.order()
+        upstream.take_over_shards()
+        super().__init__(upstream.modules, order, upstream.group, loss, policy, **options)
 
     def train(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any) -> list[torch.Tensor] | None:
         """As ``step``, whatever the keyword arguments are called."""
