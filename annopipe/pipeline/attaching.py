@@ -21,6 +21,7 @@ from annopipe.pipeline.upstream_schedules import TorchSchedule, UpstreamSchedule
 __all__ = ["attach"]
 
 S = TypeVar("S", bound=TorchSchedule)
+_HELD_STAGES = 3  # a rank with more of them gathers parameters when they are needed, as PyTorch's runtime does
 
 
 def attach(
@@ -47,8 +48,10 @@ def attach(
         schedule: with one stage a rank or several, of any class, also one that was loaded from CSV.
         policy, costs, plan_group, fixed_sums, recompute, timeout: see ``ap.Pipeline``.
 
+    Stages that ``fully_shard`` has sharded are taken over as by ``ap.from_fully_shard``, for good.
+
     Raises PipelineError for what cannot be kept: functions of register_custom_function, a dw_builder, stages in
-    DistributedDataParallel or fully_shard, values that skip a stage.
+    DistributedDataParallel, values that skip a stage.
 
     >>> import annopipe as ap
     >>> from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
@@ -93,6 +96,8 @@ class _AttachedPipeline(Pipeline):
         self.loss_kwargs: Mapping[str, Any] = {}
         loss = None if upstream.loss_fn is None else _Loss(upstream.loss_fn)
         order = upstream.order()
+        if order.placement.stages > _HELD_STAGES * len(order.ranks):
+            order = order.lowered(parameters=True, max_active=_HELD_STAGES)
         upstream.take_over_shards()
         super().__init__(upstream.modules, order, upstream.group, loss, policy, **options)
 

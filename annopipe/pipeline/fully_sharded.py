@@ -7,7 +7,6 @@ guarantees  the parameters stay the same objects, which optimizers hold, with th
             gathered and reduced as FSDP would; what cannot be kept is refused before anything is changed.
 """
 
-import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +14,6 @@ import torch
 from torch import nn
 from torch.distributed._composable.contract import REGISTRY_KEY, STATE_KEY
 from torch.distributed._composable_state import _module_state_mapping
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives, _fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
@@ -78,17 +76,17 @@ class FullySharded:
 
     def __init__(self, module: nn.Module, where: str) -> None:
         self._module = module
-        self._parts = [part for part in module.modules() if isinstance(part, FSDPModule)]
+        self._parts: list[nn.Module] = []
         self._states: dict[FSDPState, str] = {}
         inside = set(module.modules())
+        sharded = {part for part in inside if isinstance(part, FSDPModule)}
         for name, part in module.named_modules():
-            if isinstance(part, FSDPModule):
+            if part in sharded:
                 of = f"{where}.{name}" if name else where
+                self._parts.append(part)
                 self._states.setdefault(_state_of(of, part), of)
         for state, of in self._states.items():
-            _check_state(of, state, inside)
-            for group in state._fsdp_param_groups:
-                _check_group(of, group)
+            _Refusals(of).of_state(state, inside)
 
     def take_over(self) -> None:
         """Have them gather their parameters in their forward."""
@@ -107,6 +105,7 @@ class FullySharded:
             for mark in _MARKS:
                 child.__dict__.pop(mark, None)
         read_gathered(self._module, found)
+        self._states.clear()  # with what FSDP holds for them
 
 
 def _state_of(of: str, part: nn.Module) -> FSDPState:
@@ -121,71 +120,79 @@ def _state_of(of: str, part: nn.Module) -> FSDPState:
     return state
 
 
-def _check_state(of: str, state: FSDPState, inside: set[nn.Module]) -> None:
-    if not set(state._modules) <= inside:
-        raise PipelineError(
-            f"{of} is in one call of fully_shard with modules outside of it: take over a module that contains them all"
-        )
-    states = (state._training_state, *(group._training_state for group in state._fsdp_param_groups))
-    if any(each is not TrainingState.IDLE for each in states):
-        raise PipelineError(f"{of} is in the middle of a forward or backward under FSDP: finish it first")
-    policy = state._mp_policy
-    casts = (policy.cast_forward_inputs and policy.param_dtype is not None) or policy.output_dtype is not None
-    for part in state._modules:
-        if casts and (methods := _forward_methods(part)):
-            raise PipelineError(
-                f"{of}: register_fsdp_forward_method was called for {', '.join(methods)}, and the MixedPrecisionPolicy "
-                "casts what it takes or returns: cast there, with cast_forward_inputs=False and without output_dtype"
-            )
-
-
-def _check_group(of: str, group: Any) -> None:
+class _Refusals:
     """Raises PipelineError for what a gather and a reduction in a graph do not do."""
-    of_torch = _fsdp_collectives.__name__
-    own = [c for c in (group._all_gather_comm, group._reduce_scatter_comm) if type(c).__module__ != of_torch]
-    waiting = group._partial_reduce_output is not None
-    for parameter in group.fsdp_params:
-        unsharded = getattr(parameter, "_unsharded_param", None)
-        waiting = waiting or (unsharded is not None and unsharded.grad is not None)
-        waiting = waiting or parameter.unsharded_accumulated_grad is not None
-        _check_parameter(f"{of}: {parameter._module_info.param_name}", parameter)
-    refused = (
-        (isinstance(group.offload_policy, CPUOffloadPolicy), "offloads parameters to the CPU", "leave it out"),
-        (own, f"communicates by {type(own[0]).__name__ if own else ''}", "leave set_custom_... out"),
-        (group._all_reduce_hook is not None, "has an all-reduce hook", "leave set_all_reduce_hook out"),
-        (
-            waiting,
-            "has gradients that are not reduced yet",
-            "run the last backward with set_requires_gradient_sync(True), or reset_iter_state()",
-        ),
-        (
-            not group.reduce_grads or not group.all_reduce_grads,
-            "does not synchronize gradients now",
-            "call set_requires_gradient_sync(True): a step reduces the sum over its microbatches, once",
-        ),
-    )
-    for holds, what, instead in refused:
-        if holds:
-            raise PipelineError(f"{of} is sharded by fully_shard and {what}: {instead}")
 
+    def __init__(self, of: str) -> None:
+        self._of = of
 
-def _check_parameter(what: str, parameter: Any) -> None:
-    if parameter.mesh_info.is_spmd_mesh:
-        raise PipelineError(
-            f"{what} was sharded with dp_mesh_dims: give fully_shard the data-parallel mesh, and parameters that are "
-            "DTensors on the other dimensions alone"
-        )
-    if hasattr(parameter._sharded_local_tensor, "fsdp_pre_all_gather"):
-        kind = type(parameter._sharded_local_tensor).__name__
-        raise PipelineError(f"{what} is a {kind}, which has its own all-gather: shard plain tensors")
-    for module, name in _places(parameter):
-        if is_shared(module, name):
-            raise PipelineError(f"{what} was sharded by ap.shard and then by fully_shard: leave one of them out")
-        if isinstance(module, nn.RNNBase):
+    def of_state(self, state: FSDPState, inside: set[nn.Module]) -> None:
+        """Of one call of ``fully_shard``; ``inside`` is what is taken over."""
+        of, policy = self._of, state._mp_policy
+        if not set(state._modules) <= inside:
             raise PipelineError(
-                f"{what} is of a {type(module).__name__}, which keeps its weights in a list of its own: give its "
-                "parameters to fully_shard as ignored_params"
+                f"{of} is in one call of fully_shard with modules outside of it: take over a module that contains "
+                "them all"
             )
+        states = (state._training_state, *(group._training_state for group in state._fsdp_param_groups))
+        if any(each is not TrainingState.IDLE for each in states):
+            raise PipelineError(f"{of} is in the middle of a forward or backward under FSDP: finish it first")
+        casts = (policy.cast_forward_inputs and policy.param_dtype is not None) or policy.output_dtype is not None
+        for part in state._modules:
+            if casts and (methods := _forward_methods(part)):
+                raise PipelineError(
+                    f"{of}: register_fsdp_forward_method was called for {', '.join(methods)}, and the "
+                    "MixedPrecisionPolicy casts what it takes or returns: cast in the method, with "
+                    "cast_forward_inputs=False and without output_dtype"
+                )
+        for group in state._fsdp_param_groups:
+            self._of_group(group)
+            for parameter in group.fsdp_params:
+                self._of_parameter(parameter)
+
+    def _of_group(self, group: Any) -> None:
+        of_torch = _fsdp_collectives.__name__
+        own = [c for c in (group._all_gather_comm, group._reduce_scatter_comm) if type(c).__module__ != of_torch]
+        unsharded = [getattr(parameter, "_unsharded_param", None) for parameter in group.fsdp_params]
+        waiting = [parameter.unsharded_accumulated_grad for parameter in group.fsdp_params]
+        waiting += [group._partial_reduce_output, *(p.grad for p in unsharded if p is not None)]
+        refused = (
+            (isinstance(group.offload_policy, CPUOffloadPolicy), "offloads parameters to the CPU", "leave it out"),
+            (own, f"communicates by {type(own[0]).__name__ if own else ''}", "leave set_custom_... out"),
+            (group._all_reduce_hook is not None, "has an all-reduce hook", "leave set_all_reduce_hook out"),
+            (
+                any(gradient is not None for gradient in waiting),
+                "has gradients that are not reduced yet",
+                "run the last backward with set_requires_gradient_sync(True), or drop them with reset_iter_state()",
+            ),
+            (
+                not group.reduce_grads or not group.all_reduce_grads,
+                "does not synchronize gradients now",
+                "call set_requires_gradient_sync(True): a step reduces the sum over its microbatches, once",
+            ),
+        )
+        for holds, what, instead in refused:
+            if holds:
+                raise PipelineError(f"{self._of} is sharded by fully_shard and {what}: {instead}")
+
+    def _of_parameter(self, parameter: Any) -> None:
+        what = f"{self._of}: {parameter._module_info.param_name}"
+        if parameter.mesh_info.is_spmd_mesh:
+            raise PipelineError(
+                f"{what} was sharded with dp_mesh_dims: give fully_shard the data-parallel mesh, and parameters that "
+                "are DTensors on the other dimensions alone"
+            )
+        if hasattr(parameter._sharded_local_tensor, "fsdp_pre_all_gather"):
+            kind = type(parameter._sharded_local_tensor).__name__
+            raise PipelineError(f"{what} is a {kind}, which has its own all-gather: shard plain tensors")
+        for module, name in _places(parameter):
+            if is_shared(module, name):
+                raise PipelineError(f"{what} was sharded by ap.shard and then by fully_shard: leave one of them out")
+            if isinstance(module, nn.RNNBase):
+                raise PipelineError(
+                    f"{what} is of a recurrent module, which keeps its weights in a list of its own: give its "
+                    "parameters to fully_shard as ignored_params"
+                )
 
 
 def _places(parameter: Any) -> Iterator[tuple[nn.Module, str]]:
@@ -203,21 +210,21 @@ def _sharing(parameter: Any, divide_by: float | None) -> Sharing:
     if spec is not None:
         layout = Layout(spec.mesh, tuple(spec.placements), spec.tensor_meta.shape, spec.tensor_meta.stride)
         within = Within(layout, parameter._orig_size, tuple(parameter._contiguous_orig_stride))
+    mesh = of.mesh
+    names = mesh.mesh_dim_names or ()
+    shared, repeated = (
+        None if at is None else mesh[names[at]] if mesh.ndim > 1 else mesh
+        for at in (of.shard_mesh_dim, of.replicate_mesh_dim)
+    )
     return Sharing(
-        _dimension(of.mesh, of.shard_mesh_dim),
-        _dimension(of.mesh, of.replicate_mesh_dim),
+        shared,
+        repeated,
         policy.param_dtype,
         policy.reduce_dtype or policy.param_dtype,
-        of.mesh.size() if divide_by is None else divide_by,
+        mesh.size() if divide_by is None else divide_by,
         parameter.fsdp_placement.dim,
         within,
     )
-
-
-def _dimension(mesh: DeviceMesh, at: int | None) -> DeviceMesh | None:
-    if at is None or mesh.ndim == 1:
-        return None if at is None else mesh
-    return mesh[mesh.mesh_dim_names[at]]
 
 
 def _forward_methods(part: nn.Module) -> dict[str, Any]:
@@ -234,7 +241,10 @@ def _take_hooks_off(state: FSDPState) -> None:
     """Parameters are sharded ones afterwards; casts of inputs and outputs stay in the places of the hooks."""
     policy = state._mp_policy
     given = policy.param_dtype if policy.cast_forward_inputs else None
-    casts = {"_forward_pre_hooks": _casting_inputs(given), "_forward_hooks": _casting_output(policy.output_dtype)}
+    casts = {
+        "_forward_pre_hooks": None if given is None else _Cast(given).inputs,
+        "_forward_hooks": None if policy.output_dtype is None else _Cast(policy.output_dtype).output,
+    }
     for held in dict.fromkeys((state._pre_forward_hook_handle, state._post_forward_hook_handle)):
         for handle in getattr(held, "handles", (held,)):
             for part in state._modules:
@@ -255,23 +265,22 @@ def _take_hooks_off(state: FSDPState) -> None:
             parameter._post_load_hook_handle.remove()
 
 
-def _casting_inputs(dtype: torch.dtype | None) -> Any:
-    """A hook that casts what is floating-point among the arguments, also inside containers, as FSDP does."""
-    if dtype is None:
-        return None
-    cast = functools.partial(_cast, dtype)
-    return lambda _module, args, kwargs: (_apply_to_tensors(cast, args), _apply_to_tensors(cast, kwargs))
+class _Cast:
+    """Hooks that cast what is floating-point, also inside containers, as FSDP's do."""
 
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._dtype = dtype
 
-def _casting_output(dtype: torch.dtype | None) -> Any:
-    """The same for what is returned."""
-    if dtype is None:
-        return None
-    return lambda _module, _args, output: _apply_to_tensors(functools.partial(_cast, dtype), output)
+    def inputs(self, _module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Before a forward."""
+        return _apply_to_tensors(self._cast, args), _apply_to_tensors(self._cast, kwargs)
 
+    def output(self, _module: nn.Module, _args: Any, output: Any) -> Any:
+        """After a forward."""
+        return _apply_to_tensors(self._cast, output)
 
-def _cast(dtype: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+    def _cast(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
 
 
 def _reset(part: nn.Module) -> None:
