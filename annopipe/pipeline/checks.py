@@ -132,7 +132,11 @@ def check_loss(loss_fn: object, timeout: timedelta) -> None:
 
 
 def facts_of(
-    schedule: Schedule, policy: str | Policy, tied: Mapping[str, str], recompute: Sequence[RecomputeChoice]
+    schedule: Schedule,
+    policy: str | Policy,
+    tied: Mapping[str, str],
+    recompute: Sequence[RecomputeChoice],
+    bucket_bytes: int | None,
 ) -> dict[str, str]:
     """What has to be the same on every rank."""
     return {
@@ -141,6 +145,7 @@ def facts_of(
         "the policy": policy if isinstance(policy, str) else getattr(policy, "__qualname__", type(policy).__qualname__),
         "the tied parameters": repr(sorted(tied.items())),
         "what is computed again": "; ".join(map(str, recompute)),
+        "bucket_bytes": str(bucket_bytes),
     }
 
 

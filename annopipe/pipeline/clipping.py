@@ -51,6 +51,7 @@ def clip_grad_norm_(
             raise PipelineError("clip_grad_norm_: sharded parameters need the group whose ranks hold the other parts")
         peers.agree("")
         peers.include([group] if group is not None else [])
+        peers.include(_groups_of(pipe.parameters()))
         counted = [p for _, p in pipe.named_parameters(counted=True) if p.grad is not None]
         apart = _power([p for p in counted if p in parts], norm_type)
         whole = _power([p for p in counted if p not in parts], norm_type)
@@ -73,6 +74,12 @@ def by_layout(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
         key = (parameter.device_mesh, parameter.placements) if is_distributed_tensor(parameter) else None
         found.setdefault(key, []).append(parameter)
     return list(found.values())
+
+
+def _groups_of(parameters: Iterable[nn.Parameter]) -> list[dist.ProcessGroup]:
+    """The groups whose ranks share DTensors: adding up their norm communicates."""
+    meshes = dict.fromkeys(p.device_mesh for p in parameters if is_distributed_tensor(p))
+    return [group for mesh in meshes for group in mesh.get_all_groups()]
 
 
 def _power(parameters: list[nn.Parameter], norm_type: float) -> torch.Tensor:

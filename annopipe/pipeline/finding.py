@@ -6,14 +6,14 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from torch import nn
 
-from annopipe.pipeline.calls import Call, key_of_calls
+from annopipe.pipeline.calls.microbatch_calls import Call, key_of_calls
+from annopipe.pipeline.calls.module_state import ModuleState, state_of
+from annopipe.pipeline.calls.prepared import Prepared
+from annopipe.pipeline.calls.python_state import State, loss_state, module_state
+from annopipe.pipeline.calls.signatures import Recent, Retraces
 from annopipe.pipeline.checks import check_modules
 from annopipe.pipeline.evaluation import forwards_of
-from annopipe.pipeline.module_state import ModuleState, state_of
-from annopipe.pipeline.prepared import Prepared
 from annopipe.pipeline.preparing import Ready, Settings
-from annopipe.pipeline.python_state import State, loss_state, module_state
-from annopipe.pipeline.signatures import Recent, Retraces
 from annopipe.pipeline.tied import TiedParameters
 
 __all__ = ["Finder", "States"]

@@ -16,7 +16,10 @@ from annopipe.graphs.stage_graphs import AUXILIARY_LOSS, LOSS
 from annopipe.ordering.combining import StageNodeCosts
 from annopipe.ordering.plan import OverlapPlan
 from annopipe.ordering.registry import Policy
-from annopipe.pipeline.calls import Call, cut_calls, split_calls
+from annopipe.pipeline.calls.microbatch_calls import Call, cut_calls, split_calls
+from annopipe.pipeline.calls.microbatches import BatchDims, call_values, later_values
+from annopipe.pipeline.calls.step_inputs import Scale, StepInputs
+from annopipe.pipeline.calls.step_results import in_order, of_last
 from annopipe.pipeline.checks import (
     check_grad_mode,
     check_inputs,
@@ -30,18 +33,15 @@ from annopipe.pipeline.checks import (
     facts_of,
     one_per_stage,
 )
-from annopipe.pipeline.combined import Parts
 from annopipe.pipeline.evaluation import evaluation_mode
 from annopipe.pipeline.finding import Finder, States
 from annopipe.pipeline.interpreter import Interpreter, Operation
-from annopipe.pipeline.messages import Messages
-from annopipe.pipeline.microbatches import BatchDims, call_values, later_values
-from annopipe.pipeline.peers import Peers, place_in
 from annopipe.pipeline.preparing import Settings, accepted, prepare, with_messages
+from annopipe.pipeline.ranks.messages import Messages
+from annopipe.pipeline.ranks.peers import Peers, place_in
 from annopipe.pipeline.recomputing import StageRecompute, recompute_choices
-from annopipe.pipeline.stage import LocalStage
-from annopipe.pipeline.step_inputs import Scale, StepInputs
-from annopipe.pipeline.step_results import in_order, of_last
+from annopipe.pipeline.stages.combined import Parts
+from annopipe.pipeline.stages.stage import LocalStage
 from annopipe.pipeline.tied import TiedParameters, with_copies
 from annopipe.scheduling.actions import BUILTIN_KINDS
 from annopipe.scheduling.schedule_class import Schedule
@@ -130,7 +130,7 @@ class Pipeline:
         lowered = with_messages(schedule)
         others = [plan_group] if plan_group is not None else []
         choices = recompute_choices(recompute, lowered.placement.stages)
-        self._peers = Peers(group, others, timeout, facts_of(lowered, policy, tied, choices))
+        self._peers = Peers(group, others, timeout, facts_of(lowered, policy, tied, choices, bucket_bytes))
         made = lowered, rank, self._peers, plan_group, loss_fn, policy, costs, choices, fixed_sums, bucket_bytes
         self._settings = Settings(*made, spreads_lists=self._spreads_lists)
         self._messages = Messages(group, timeout)
@@ -167,6 +167,7 @@ class Pipeline:
         Raises PipelineError when not all do within the timeout.
         """
         with self._peers.calling(what):
+            self._peers.agree("")
             return self._peers.gather(item, what)
 
     @property

@@ -8,6 +8,7 @@ import dataclasses
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any
 
@@ -26,19 +27,19 @@ from annopipe.graphs.stage_graphs import StageGraphs
 from annopipe.graphs.tracing import trace
 from annopipe.ordering.combining import StageNodeCosts
 from annopipe.ordering.registry import Policy
-from annopipe.pipeline.acknowledgements import acknowledged
-from annopipe.pipeline.batch_loss import BatchLoss
-from annopipe.pipeline.boundary import Boundary, Link
-from annopipe.pipeline.calls import Call
-from annopipe.pipeline.combined import Combined, Parts, combinations, parts_of
+from annopipe.pipeline.calls.microbatch_calls import Call
 from annopipe.pipeline.evaluation import forward_only, without_gradients
 from annopipe.pipeline.interpreter import Interpreter, Operation
-from annopipe.pipeline.liveness import gradient_needs, only_live, returning_gradients
-from annopipe.pipeline.messages import Messages
-from annopipe.pipeline.peers import AgreedError, Peers
+from annopipe.pipeline.ranks.acknowledgements import acknowledged
+from annopipe.pipeline.ranks.messages import Messages
+from annopipe.pipeline.ranks.peers import AgreedError, Peers
+from annopipe.pipeline.ranks.routing import Routing
 from annopipe.pipeline.recomputing import check_regions
-from annopipe.pipeline.routing import Routing
-from annopipe.pipeline.stage import LocalStage
+from annopipe.pipeline.stages.batch_loss import BatchLoss
+from annopipe.pipeline.stages.boundary import Boundary, Link
+from annopipe.pipeline.stages.combined import Combined, Parts, combinations, parts_of
+from annopipe.pipeline.stages.liveness import gradient_needs, only_live, returning_gradients
+from annopipe.pipeline.stages.stage import LocalStage
 from annopipe.scheduling.actions import BACKWARDS, MESSAGES, PARAMETERS
 from annopipe.scheduling.lowering.messages import add_messages
 from annopipe.scheduling.placement import Placement
@@ -127,10 +128,8 @@ def prepare(
     arriving = [set(news.outside) for news in heard]
     for (source, _), link in links.items():
         arriving[source].update(link.returning_ports)
-    stages = {
-        index: tracing.local_stage(index, only_live(graphs, frozenset(arriving[index])), len(heard[index].needs))
-        for index, graphs in tracing.traced.items()
-    }
+    make = partial(tracing.local_stages, arriving, [len(news.needs) for news in heard])
+    stages = settings.peers.together(make, "making stages ready")
     actions = settings.schedule.ranks[settings.rank]
     plan = partial(combinations, actions, stages, settings.policy, settings.costs, settings.plan_group)
     combined = settings.peers.together(plan, "planning combined graphs")
@@ -169,6 +168,18 @@ class _Tracing:
                 if heard[index].error:
                     raise AgreedError(f"stage {index} on rank {rank_of[index]}: {heard[index].error}") from failure
         return [heard[index] for index in range(self._placement.stages)]
+
+    def local_stages(self, arriving: Sequence[AbstractSet[str]], inside: Sequence[int]) -> dict[int, LocalStage]:
+        """This rank's stages, to be run.
+
+        Args:
+            arriving: by stage, the outputs whose gradients come.
+            inside: by stage, how many tensors the stages before hand over.
+        """
+        return {
+            index: self.local_stage(index, only_live(graphs, frozenset(arriving[index])), inside[index])
+            for index, graphs in self.traced.items()
+        }
 
     def local_stage(self, index: int, graphs: StageGraphs, inside: int) -> LocalStage:
         """A traced stage, to be run."""

@@ -13,8 +13,8 @@ from torch import nn
 
 from annopipe.errors import PipelineError
 from annopipe.graphs.distributed_tensors import Layout, is_distributed_tensor, local_part
-from annopipe.pipeline.messages import Messages, Received
-from annopipe.pipeline.peers import AgreedError, Peers
+from annopipe.pipeline.ranks.messages import Messages, Received
+from annopipe.pipeline.ranks.peers import AgreedError, Peers
 from annopipe.scheduling.placement import Placement
 
 __all__ = ["TiedParameters", "tied_parameters", "with_copies"]
@@ -93,7 +93,8 @@ class TiedParameters:
             here = [place for place in places if placement.rank_of[int(place.partition(".")[0])] == rank]
             if here and (parameter := _the_one(here, modules)) is not None and len(holders) > 1:
                 self._holders[root], self._own[root] = holders, parameter
-        self._any = bool(tied)
+        self._any = bool(tied) or placement.copies > 1
+        self._buffers = _copied_buffers(modules, placement)
         self.counted_elsewhere = {own for root, own in self._own.items() if self._holders[root][0] < rank}
 
     def check(self, peers: Peers) -> None:
@@ -103,7 +104,8 @@ class TiedParameters:
         """
         if not self._any:
             return
-        own = {root: (_kind(p), "" if self._checked else _digest(p)) for root, p in self._own.items()}
+        copied: dict[str, torch.Tensor] = {**self._own, **self._buffers}
+        own = {root: (_kind(value), "" if self._checked else _digest(value)) for root, value in copied.items()}
         everyone = peers.gather(own, "the copies of tied parameters")
         first: dict[str, tuple[int, tuple[str, str]]] = {}
         for rank, described in enumerate(everyone):
@@ -112,8 +114,8 @@ class TiedParameters:
                 if found != expected:
                     what = "values" if found[0] == expected[0] else f"kinds, {expected[0]} and {found[0]}"
                     raise AgreedError(
-                        f"the copies of tied parameter {root} on ranks {other} and {rank} have different {what}: load "
-                        "or initialise them alike"
+                        f"the copies of {root} on ranks {other} and {rank} have different {what}: load or initialise "
+                        "them alike"
                     )
         self._checked = True
 
@@ -174,6 +176,18 @@ class TiedParameters:
         return Layout.of(parameter).wrap(total) if is_distributed_tensor(parameter) else total
 
 
+def _copied_buffers(modules: Mapping[int, nn.Module], placement: Placement) -> dict[str, torch.Tensor]:
+    """The buffers in the state of this rank's modules that another copy of the model has, too."""
+    if placement.copies == 1:
+        return {}
+    return {
+        f"{placement.weights_of[index]}.{name}": buffer
+        for index, module in modules.items()
+        for name, buffer in module.named_buffers()
+        if name in module.state_dict()
+    }
+
+
 def _gradient(parameter: nn.Parameter) -> torch.Tensor:
     """What this rank has of it; of a DTensor its part."""
     return local_part(parameter.grad if parameter.grad is not None else torch.zeros_like(parameter))
@@ -227,11 +241,11 @@ def _the_one(places: Sequence[str], modules: Mapping[int, nn.Module]) -> nn.Para
     return found[0] if found else None
 
 
-def _kind(parameter: nn.Parameter) -> str:
+def _kind(parameter: torch.Tensor) -> str:
     placed = f" {parameter.placements}" if is_distributed_tensor(parameter) else ""
     return f"{parameter.dtype} {tuple(parameter.shape)}{placed} requires_grad={parameter.requires_grad}"
 
 
-def _digest(parameter: nn.Parameter) -> str:
+def _digest(parameter: torch.Tensor) -> str:
     values = local_part(parameter).detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
     return hashlib.sha256(values).hexdigest()

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 import annopipe as ap
 from annopipe.costs.stored import stored_bytes
 from annopipe.errors import CaptureError, PipelineError
-from annopipe.pipeline.stage import LocalStage
+from annopipe.pipeline.stages.stage import LocalStage
 from tests.pipeline.trial import SCHEDULES, Trial, batches, refused
 
 FORMS = (None, "mlp", ["mlp/wide", "head"], "all", 0.3, {0: "all"})

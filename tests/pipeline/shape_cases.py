@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import annopipe as ap
-from tests.pipeline.trial import close, run_cases
+from tests.pipeline.trial import close, refused, run_cases
 
 WIDTH = 6
 
@@ -215,6 +215,32 @@ def two_copies_of_the_model_add_up_to_the_gradients_of_one():
             close(ap.clip_grad_norm_(pipe, 0.1), nn.utils.clip_grad_norm_(parameters, 0.1).double(), "norm")
 
 
+class Biased(Block):
+    """With a buffer that a checkpoint holds."""
+
+    def __init__(self, bias):
+        super().__init__()
+        self.register_buffer("bias", torch.full((WIDTH,), float(bias)))
+
+    def forward(self, x):
+        return super().forward(x) + self.bias
+
+
+def copies_with_other_buffers_are_refused_everywhere():
+    if ranks() % 2:
+        return
+    schedule = ap.schedule("dualpipe", ranks=ranks(), microbatches=2)
+    own = {schedule.placement.weights_of[s] for s in schedule.placement.stages_on[rank()]}
+    x, y, _ = batch(2)
+
+    def step(bias):
+        mine = [build(s, lambda: Biased(bias)) if s in own else None for s in range(ranks())]
+        ap.Pipeline(mine, schedule, loss_fn=squares).step(x, target=y)
+
+    step(1)
+    refused(ap.PipelineError, "bias on ranks 0 and", lambda: step(rank()))
+
+
 def operations_may_move_what_is_saved_away_and_back():
     spec = dataclasses.replace(
         ap.schedule_spec("1f1b", ranks=ranks(), microbatches=4),
@@ -248,6 +274,7 @@ CASES = (
     towers_meet_and_take_their_inputs_by_name,
     a_loss_over_the_whole_batch_has_the_gradients_of_one_call,
     two_copies_of_the_model_add_up_to_the_gradients_of_one,
+    copies_with_other_buffers_are_refused_everywhere,
     operations_may_move_what_is_saved_away_and_back,
 )
 

@@ -12,7 +12,7 @@ from torch import nn
 
 import annopipe as ap
 from annopipe.errors import PipelineError
-from annopipe.pipeline.stage import LocalStage
+from annopipe.pipeline.stages.stage import LocalStage
 from tests.pipeline.trial import SCHEDULES, Trial, batches, close, refused, run_cases, seeded, squares
 
 

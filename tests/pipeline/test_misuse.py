@@ -26,6 +26,7 @@ SAID = {
     "no target": "step was called without target on this rank, that of the loss",
     "uncut": "x has shape (3, 6), and its dimension 0 cannot be cut into 2 equal microbatches",
     "cut": "stage 1 on rank 1: CaptureError: cannot trace Wide",
+    "buckets": "different arguments, bucket_bytes: None and 64",
     "no grad": "step differentiates, and is called inside torch.no_grad",
     "meta": ".weight is on the meta device and has no values",
     "tied": "different arguments, the tied parameters: [] and [('1.first.bias', '0.first.bias')]",

@@ -11,10 +11,10 @@ from torch import nn
 
 import annopipe as ap
 from annopipe.pipeline import pipeline
-from annopipe.pipeline import prepared as prepared_module
+from annopipe.pipeline.calls import prepared as prepared_module
+from annopipe.pipeline.calls.signatures import key_of
 from annopipe.pipeline.pipeline import Pipeline
-from annopipe.pipeline.signatures import key_of
-from annopipe.pipeline.stage import LocalStage
+from annopipe.pipeline.stages.stage import LocalStage
 
 
 class Powered(nn.Module):

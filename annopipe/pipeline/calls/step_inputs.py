@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from annopipe.pipeline.batch_loss import Scale
-from annopipe.pipeline.microbatches import graph_values
-from annopipe.pipeline.stage import LocalStage
+from annopipe.pipeline.calls.microbatches import graph_values
+from annopipe.pipeline.stages.batch_loss import Scale
+from annopipe.pipeline.stages.stage import LocalStage
 
 __all__ = ["Scale", "StepInputs"]
 

@@ -19,9 +19,9 @@ import torch.distributed as dist
 from annopipe.errors import AnnopipeError, PipelineError
 from annopipe.graphs.process_groups import host_timeout, is_distributed
 from annopipe.ordering.gathering import gather, message_device
-from annopipe.pipeline.alarm import Alarm
-from annopipe.pipeline.closing import reason_of, was_closed
 from annopipe.pipeline.places import place_of
+from annopipe.pipeline.ranks.alarm import Alarm
+from annopipe.pipeline.ranks.closing import reason_of, was_closed
 
 __all__ = ["AgreedError", "Peers", "place_in"]
 

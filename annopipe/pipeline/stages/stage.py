@@ -11,10 +11,10 @@ from torch import nn
 from annopipe.errors import PipelineError
 from annopipe.graphs.stage_graph import StageGraph
 from annopipe.graphs.stage_graphs import LOSS, StageGraphs
-from annopipe.pipeline.batch_loss import BatchLoss
-from annopipe.pipeline.graph_call import GraphCall
-from annopipe.pipeline.module_state import ModuleState
-from annopipe.pipeline.parameters import StageParameters
+from annopipe.pipeline.calls.module_state import ModuleState
+from annopipe.pipeline.stages.batch_loss import BatchLoss
+from annopipe.pipeline.stages.graph_call import GraphCall
+from annopipe.pipeline.stages.parameters import StageParameters
 
 __all__ = ["LocalStage"]
 

@@ -12,11 +12,11 @@ from torch import nn
 from annopipe.errors import PipelineError
 from annopipe.ordering.combining import StageNodeCosts
 from annopipe.ordering.registry import Policy
-from annopipe.pipeline.calls import Call, cut_calls
+from annopipe.pipeline.calls.microbatch_calls import Call, cut_calls
 from annopipe.pipeline.checks import check_grad_mode
 from annopipe.pipeline.pipeline import Pipeline
 from annopipe.pipeline.recomputing import StageRecompute
-from annopipe.pipeline.upstream_schedules import TorchSchedule, UpstreamSchedule
+from annopipe.pipeline.upstream.schedule_objects import TorchSchedule, UpstreamSchedule
 
 __all__ = ["attach"]
 

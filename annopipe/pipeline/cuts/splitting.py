@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from torch import fx, nn
 
 from annopipe.errors import PipelineError
-from annopipe.pipeline.cutting import crossing_values, stages_of_nodes
-from annopipe.pipeline.stage_modules import add_rest, build_stage
-from annopipe.pipeline.top_level import read_forward
+from annopipe.pipeline.cuts.cutting import crossing_values, stages_of_nodes
+from annopipe.pipeline.cuts.stage_modules import add_rest, build_stage
+from annopipe.pipeline.cuts.top_level import read_forward
 
 __all__ = ["split"]
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Generic, TypeVar
 
-from annopipe.pipeline.python_state import State, changed_names
+from annopipe.pipeline.calls.python_state import State, changed_names
 
 __all__ = ["Prepared"]
 

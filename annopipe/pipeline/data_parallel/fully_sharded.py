@@ -22,8 +22,8 @@ from torch.distributed.utils import _apply_to_tensors
 
 from annopipe.errors import PipelineError
 from annopipe.graphs.distributed_tensors import Layout
-from annopipe.pipeline.gathering import Reads, Sharing, Within
-from annopipe.pipeline.sharding import is_shared, read_gathered
+from annopipe.pipeline.data_parallel.gathering import Reads, Sharing, Within
+from annopipe.pipeline.data_parallel.sharding import is_shared, read_gathered
 
 __all__ = ["FullySharded", "from_fully_shard"]
 

@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from annopipe.errors import PipelineError
-from annopipe.pipeline.gathering import Reads, Sharing
+from annopipe.pipeline.data_parallel.gathering import Reads, Sharing
 
 __all__ = ["is_shared", "read_gathered", "shard"]
 
@@ -45,9 +45,10 @@ def shard(
     ``shard(nn.ModuleList(stages), mesh)``. All ranks of the mesh call it and get the values of the first one; on the
     meta device nothing is sent, and ``to_empty`` gives memory to this rank's parts only.
 
-    In a pipeline a stage gathers its parameters once per step, and reduces the sum of its microbatches' gradients once.
-    A forward that is called by other means than the module, such as ``module.forward(x)``, reads DTensors. Traced with
-    ``strict=True``, each read of a parameter reduces a gradient of its own, and these are added up afterwards.
+    In a pipeline a stage gathers its parameters once per step, or where the schedule has UNSHARD, and reduces the sum
+    of its microbatches' gradients once. A forward that is called by other means than the module, such as
+    ``module.forward(x)``, reads DTensors. Traced with ``strict=True``, each read of a parameter reduces a gradient of
+    its own, and these are added up afterwards.
 
     Args:
         module: changed in place; also on the meta device.

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from annopipe.errors import PipelineError
-from annopipe.pipeline.closing import reason_of, was_closed
+from annopipe.pipeline.ranks.closing import reason_of, was_closed
 
 __all__ = ["Messages", "Received"]
 

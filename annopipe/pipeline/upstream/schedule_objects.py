@@ -18,7 +18,7 @@ from torch.distributed.pipelining.stage import _PipelineStage, _PipelineStageBas
 from torch.nn.parallel import DistributedDataParallel
 
 from annopipe.errors import PipelineError
-from annopipe.pipeline.fully_sharded import FullySharded
+from annopipe.pipeline.data_parallel.fully_sharded import FullySharded
 from annopipe.scheduling import csv_format
 from annopipe.scheduling.library import schedule as named_schedule
 from annopipe.scheduling.placement import custom

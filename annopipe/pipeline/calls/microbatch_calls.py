@@ -8,8 +8,8 @@ from torch import nn
 
 from annopipe.errors import PipelineError
 from annopipe.graphs.arguments import TARGET
-from annopipe.pipeline.microbatches import BatchDims, positional_names, signature_text, split_batch
-from annopipe.pipeline.signatures import key_of
+from annopipe.pipeline.calls.microbatches import BatchDims, positional_names, signature_text, split_batch
+from annopipe.pipeline.calls.signatures import key_of
 
 __all__ = ["Call", "cut_calls", "key_of_calls", "split_calls"]
 

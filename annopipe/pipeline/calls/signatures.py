@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from annopipe import pytrees
-from annopipe.pipeline.microbatches import constant_text
+from annopipe.pipeline.calls.microbatches import constant_text
 
 __all__ = ["Recent", "Retraces", "key_of"]
 

@@ -1,0 +1,1 @@
+"""Parameters that data-parallel ranks share inside a stage: ``ap.shard``."""
