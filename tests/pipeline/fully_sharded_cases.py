@@ -119,7 +119,8 @@ def gathered_once(module, call, what):
     """Each parameter, in the graph that a step runs once, and whole there: no gathered weight is made or kept after."""
     make, kwargs = call
     graphs = ap.trace(module, (make(),), kwargs)
-    sharded = {p for p in module.parameters() if isinstance(p, DTensor)}
+    read = [p for p in module.parameters() if p.grad is not None or not p.requires_grad]
+    sharded = {p for p in read if isinstance(p, DTensor)}
     per_parameter = max(p.device_mesh.ndim for p in sharded)
     assert graphs.unshard is None or len(sharded) <= graphs.unshard.launch_count <= per_parameter * len(sharded), what
     whole = {port.name for port in graphs.forward.inputs if port.role == "unsharded"}
