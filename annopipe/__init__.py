@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from annopipe.pipeline.checkpoints import load_state_dict, state_dict
     from annopipe.pipeline.clipping import clip_grad_norm_
     from annopipe.pipeline.cuts.splitting import split
+    from annopipe.pipeline.data_parallel.fully_sharded import from_fully_shard
     from annopipe.pipeline.data_parallel.sharding import shard
     from annopipe.pipeline.pipeline import Pipeline
     from annopipe.pipeline.ties import tied_parameters
@@ -63,6 +64,7 @@ _EXPORTS = {
     "ScheduleError": "annopipe.errors",
     "ScheduleSpec": "annopipe.scheduling.spec",
     "Pipeline": "annopipe.pipeline.pipeline",
+    "from_fully_shard": "annopipe.pipeline.data_parallel.fully_sharded",
     "shard": "annopipe.pipeline.data_parallel.sharding",
     "split": "annopipe.pipeline.cuts.splitting",
     "Placement": "annopipe.scheduling.placement",
@@ -149,6 +151,7 @@ __all__ = [
     "costs",
     "extract",
     "forget_operator",
+    "from_fully_shard",
     "into_lane",
     "load_state_dict",
     "multiplex",

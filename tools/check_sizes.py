@@ -33,6 +33,7 @@ ADAPTERS = {
     "annopipe/models/exchange.py": "torch.distributed._functional_collectives (registers the gradient of waiting)",
     "annopipe/models/plain.py": "torch.distributed._functional_collectives (the model as users write it)",
     "annopipe/ordering/torch_scheduler.py": "torch._inductor.fx_passes.overlap_scheduling (the policy torch)",
+    "annopipe/pipeline/data_parallel/fully_sharded.py": "torch.distributed.fsdp (what fully_shard puts on modules)",
     "annopipe/pipeline/data_parallel/gathering.py": "torch._C (whether a backward runs)",
     "annopipe/pipeline/data_parallel/sharding.py": "nn.Module (its table of parameters)",
     "annopipe/pipeline/calls/module_state.py": "nn.Module (its tables of parameters, buffers and children)",

@@ -81,7 +81,7 @@ def refuse_wrapped_modules(module: nn.Module) -> None:
     wrapped = (
         (DistributedDataParallel, "DistributedDataParallel", 'ap.shard(module.module, mesh, mode="replicate")'),
         (FullyShardedDataParallel, "FullyShardedDataParallel", "ap.shard(the module that it wraps, mesh)"),
-        (FSDPModule, "sharded by fully_shard", "ap.shard(module, mesh) in the place of fully_shard"),
+        (FSDPModule, "sharded by fully_shard", "ap.from_fully_shard(module) after it"),
         (nn.DataParallel, "DataParallel", 'ap.shard(module.module, mesh, mode="replicate")'),
     )
     for name, child in module.named_modules():

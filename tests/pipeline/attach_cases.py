@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import pipelining
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 from torch.distributed.pipelining import schedules as upstream
 from torch.nn.parallel import DistributedDataParallel
 
@@ -361,7 +361,7 @@ def what_cannot_be_kept_is_refused_by_name():
 
     def in_shards(module):
         mesh = dist.init_device_mesh("cpu", (RANKS,))
-        fully_shard(module.first, mesh=mesh)
+        fully_shard(module.first, mesh=mesh, offload_policy=CPUOffloadPolicy(pin_memory=False))
         return module
 
     class OwnOrder(upstream.ScheduleGPipe):
@@ -378,7 +378,7 @@ def what_cannot_be_kept_is_refused_by_name():
     refused("register_custom_function has been called for OVERLAP_F_B", changed(registered))
     refused("has a dw_builder", of_stage(lambda stage: setattr(stage, "dw_builder", lambda: None)))
     refused("is a DistributedDataParallel", wrapped(DistributedDataParallel))
-    refused(".first is sharded by fully_shard", wrapped(in_shards))
+    refused(".first is sharded by fully_shard and offloads parameters", wrapped(in_shards))
     refused("is a OwnStage with a forward_one_chunk of its own", changed(own_stage))
     refused("OwnOrder has a _step_microbatches of its own", lambda: Script("ScheduleGPipe", True, make=OwnOrder))
     refused(

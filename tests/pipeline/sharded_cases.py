@@ -28,6 +28,7 @@ from torch.utils.checkpoint import checkpoint
 
 import annopipe as ap
 from annopipe.models import DeepSeekV3Config, DeepSeekV3Stage
+from tests.pipeline import fully_sharded_cases
 from tests.pipeline.trial import close, refused, run_cases
 
 WORLD = int(os.environ.get("WORLD_SIZE", "1"))
@@ -422,6 +423,7 @@ CASES = (
     experts_and_dense_parameters_have_meshes_of_their_own,
     checkpoints_compute_again_and_do_not_gather_again,
     optimizers_checkpoints_and_frozen_parameters_work,
+    *fully_sharded_cases.CASES,
 )
 
 

@@ -12,38 +12,77 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 
 from annopipe.graphs.distributed_tensors import Layout, local_part
 
-__all__ = ["Reads"]
+__all__ = ["Reads", "Sharing", "Within"]
 
 
 @dataclasses.dataclass(frozen=True)
-class _Settings:
-    """Over which dimensions of the mesh a parameter is sharded and repeated, in which types, and the divisor."""
+class Within:
+    """A parameter that other ranks share in another way, too, as tensor parallelism does.
+
+    Attributes:
+        layout: of the DTensor that a forward reads.
+        shape, stride: of this rank's part of it.
+    """
+
+    layout: Layout
+    shape: torch.Size
+    stride: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sharing:
+    """How data-parallel ranks share a parameter.
+
+    Attributes:
+        sharded, repeated: the dimensions of the mesh along which it is sharded and repeated; None where they do not.
+        param_dtype: what it is gathered in; None is its own.
+        reduce_dtype: what gradients are added up over ranks in; None is the parameter's own.
+        divide_by: what the sum over the ranks is divided by.
+        dim: the dimension of the parameter that is shared.
+        within: what else shares it.
+    """
 
     sharded: DeviceMesh | None
     repeated: DeviceMesh | None
     param_dtype: torch.dtype | None
     reduce_dtype: torch.dtype | None
-    divide_by: int
+    divide_by: float
+    dim: int = 0
+    within: Within | None = None
 
     def gathered(self, parameter: DTensor) -> torch.Tensor:
-        """The whole parameter."""
+        """All that the data-parallel ranks have of it."""
         local = local_part(parameter)
         if self.param_dtype is not None and local.is_floating_point():
             local = local.to(self.param_dtype)
         if self.sharded is None or not parameter.dim():
             return local.view_as(local)
-        layout = Layout(self.sharded, (Shard(0),), parameter.shape, parameter.stride())
+        whole: Any = self.within or parameter
+        stride = whole.stride if self.within is not None else parameter.stride()
+        layout = Layout(self.sharded, (Shard(self.dim),), whole.shape, stride)
         return layout.wrap(local).redistribute(placements=[Replicate()]).to_local()
 
     def reduced(self, gradient: torch.Tensor, like: Layout, dtype: torch.dtype) -> DTensor:
         """The gradient of the parameter from that of the whole one, which every rank has another part of."""
         local = gradient.to(self.reduce_dtype or dtype)
+        before = _divided_before(self.divide_by) if local.dtype == torch.float16 else 1
+        if before != 1:
+            local = local / before
         if self.sharded is not None:
-            local = _summed(local, self.sharded, Shard(0) if like.shape else Replicate())
+            local = _summed(local, self.sharded, Shard(self.dim) if like.shape else Replicate())
         if self.repeated is not None:
             local = _summed(local, self.repeated, Replicate())
         local = local.to(dtype)
-        return like.wrap(local if self.divide_by == 1 else local / self.divide_by)
+        after = self.divide_by / before
+        return like.wrap(local if after == 1 else local / after)
+
+
+def _divided_before(factor: float) -> int:
+    """The part of a divisor that comes before the sum, so that float16 does not overflow: as FSDP has it."""
+    before = 1
+    while factor % before == 0 and factor / before > before:
+        before *= 2
+    return before
 
 
 def _summed(local: torch.Tensor, mesh: DeviceMesh, placement: Placement) -> torch.Tensor:
@@ -55,7 +94,7 @@ class _Gather(torch.autograd.Function):
     """Differentiable reading."""
 
     @staticmethod
-    def forward(ctx: Any, parameter: DTensor, settings: _Settings) -> torch.Tensor:
+    def forward(ctx: Any, parameter: DTensor, settings: Sharing) -> torch.Tensor:
         ctx.settings, ctx.layout, ctx.dtype = settings, Layout.of(parameter), parameter.dtype
         return settings.gathered(parameter)
 
@@ -64,29 +103,19 @@ class _Gather(torch.autograd.Function):
         return ctx.settings.reduced(gradient, ctx.layout, ctx.dtype), None
 
 
-def _gathered(parameter: DTensor, settings: _Settings) -> Any:
-    return _Gather.apply(parameter, settings)  # type: ignore[no-untyped-call]
+def _gathered(parameter: DTensor, settings: Sharing) -> Any:
+    whole = _Gather.apply(parameter, settings)  # type: ignore[no-untyped-call]
+    return whole if settings.within is None else settings.within.layout.wrap(whole)
 
 
 class Reads:
     """Reads the parameters of one call of ``shard``.
 
     While a forward runs, each parameter is gathered once.
-
-    Args:
-        sharded, repeated: the dimensions of the mesh along which parameters are sharded and repeated; None where
-            they are not.
     """
 
-    def __init__(
-        self,
-        sharded: DeviceMesh | None,
-        repeated: DeviceMesh | None,
-        param_dtype: torch.dtype | None,
-        reduce_dtype: torch.dtype | None,
-        divide_by: int,
-    ) -> None:
-        self._settings = _Settings(sharded, repeated, param_dtype, reduce_dtype, divide_by)
+    def __init__(self, sharing: Sharing) -> None:
+        self._settings = sharing
         self._depth = 0
         self._gathered: dict[tuple[int, bool, bool], torch.Tensor] = {}
 

@@ -9,7 +9,7 @@ guarantees  names in ``state_dict`` and ``named_parameters`` stay; gathering and
 
 import contextlib
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args
 
 import torch
@@ -18,9 +18,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from annopipe.errors import PipelineError
-from annopipe.pipeline.data_parallel.gathering import Reads
+from annopipe.pipeline.data_parallel.gathering import Reads, Sharing
 
-__all__ = ["shard"]
+__all__ = ["is_shared", "read_gathered", "shard"]
 
 Mode = Literal["shard", "replicate", "hybrid"]
 _READS, _SCOPES = "_annopipe_reads", "_annopipe_scopes"  # of a module: what reads a parameter; what its forward begins
@@ -78,21 +78,33 @@ def shard(
     _check_mesh(mesh, mode)
     repeated = {"replicate": mesh, "shard": None, "hybrid": _dimension(mesh, 0)}[mode]
     sharded = {"replicate": None, "shard": mesh, "hybrid": _dimension(mesh, 1)}[mode]
-    reads = Reads(sharded, repeated, param_dtype, reduce_dtype, mesh.size() if divide_by is None else divide_by)
+    divisor = mesh.size() if divide_by is None else divide_by
+    reads = Reads(Sharing(sharded, repeated, param_dtype, reduce_dtype, divisor))
     wanted = _wanted(module, tuple(ignore))
     made = {parameter: reads.distributed(parameter, mesh) for found in wanted.values() for parameter in found.values()}
     for child, found in wanted.items():
-        own = child.__dict__.setdefault(_READS, {})
-        scopes = child.__dict__.setdefault(_SCOPES, [])
-        for key, parameter in found.items():
-            child._parameters[key] = made[parameter]
-            own[key] = reads
-        if child is module or any(wanted[part] for part in child.modules()):
-            scopes.append(reads)
-            child.__class__ = _reading(type(child), tuple(found))  # type: ignore[arg-type]  # classes are hashable
-        if found:
-            child.register_load_state_dict_pre_hook(_take_whole_tensors)
+        child._parameters.update({key: made[parameter] for key, parameter in found.items()})
+    read_gathered(module, {child: dict.fromkeys(found, reads) for child, found in wanted.items()})
     return module
+
+
+def read_gathered(module: nn.Module, reads: Mapping[nn.Module, Mapping[str, Reads]]) -> None:
+    """Have a module's forward, and those of the modules in it, read these parameters so."""
+    for child in module.modules():
+        own = reads.get(child, {})
+        inside = dict.fromkeys(each for part in child.modules() for each in reads.get(part, {}).values())
+        if not inside:
+            continue
+        child.__dict__.setdefault(_READS, {}).update(own)
+        child.__dict__.setdefault(_SCOPES, []).extend(inside)
+        child.__class__ = _reading(type(child), tuple(own))  # type: ignore[arg-type]  # classes are hashable
+        if own:
+            child.register_load_state_dict_pre_hook(_take_whole_tensors)
+
+
+def is_shared(module: nn.Module, name: str) -> bool:
+    """Whether the module reads a parameter of its own gathered."""
+    return name in module.__dict__.get(_READS, ())
 
 
 def _check_mesh(mesh: DeviceMesh, mode: str) -> None:
@@ -127,7 +139,7 @@ def _wanted(module: nn.Module, ignored: tuple[str, ...]) -> dict[nn.Module, dict
             parts = name.split(".")
             if parameter is None or any(".".join(parts[:end]) in ignored for end in range(len(parts) + 1)):
                 continue
-            if key in child.__dict__.get(_READS, ()):
+            if is_shared(child, key):
                 continue
             if isinstance(parameter, DTensor):
                 raise PipelineError(

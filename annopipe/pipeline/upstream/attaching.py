@@ -22,6 +22,7 @@ from annopipe.pipeline.upstream.schedule_objects import TorchSchedule, UpstreamS
 __all__ = ["attach"]
 
 S = TypeVar("S", bound=TorchSchedule)
+_HELD_STAGES = 3  # a rank with more of them gathers parameters when they are needed, as PyTorch's runtime does
 
 
 def attach(
@@ -48,8 +49,10 @@ def attach(
         schedule: with one stage a rank or several, of any class, also one that was loaded from CSV.
         policy, costs, plan_group, fixed_sums, recompute, timeout: see ``ap.Pipeline``.
 
+    Stages that ``fully_shard`` has sharded are taken over as by ``ap.from_fully_shard``, for good.
+
     Raises PipelineError for what cannot be kept: functions of register_custom_function, a dw_builder, stages in
-    DistributedDataParallel or fully_shard, values that skip a stage.
+    DistributedDataParallel, values that skip a stage.
 
     >>> import annopipe as ap
     >>> from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
@@ -66,9 +69,13 @@ def attach(
     if isinstance(getattr(schedule, "annopipe", None), Pipeline):
         raise PipelineError("this schedule is attached already; make a new one for another policy")
     upstream = UpstreamSchedule(schedule)
+    order = upstream.order()
+    if order.placement.stages > _HELD_STAGES * len(order.ranks):
+        order = order.lowered(parameters=True, max_active=_HELD_STAGES)
+    upstream.take_over_shards()
     pipe = _AttachedPipeline(
         upstream.modules,
-        upstream.order(),
+        order,
         upstream.group,
         None if upstream.loss_fn is None else _Loss(upstream.loss_fn),
         policy,

@@ -11,13 +11,14 @@ from typing import Any, TypeAlias
 import torch
 import torch.distributed as dist
 from torch import fx, nn
-from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.pipelining import schedules
 from torch.distributed.pipelining.microbatch import split_args_kwargs_into_chunks
 from torch.distributed.pipelining.stage import _PipelineStage, _PipelineStageBase
 from torch.nn.parallel import DistributedDataParallel
 
 from annopipe.errors import PipelineError
+from annopipe.pipeline.data_parallel.fully_sharded import FullySharded
 from annopipe.scheduling import csv_format
 from annopipe.scheduling.library import schedule as named_schedule
 from annopipe.scheduling.placement import custom
@@ -63,6 +64,12 @@ class UpstreamSchedule:
             )
         for stage in self._stages:
             _refuse_stage(stage)
+        self._sharded = [FullySharded(stage.submod, f"stage {stage.stage_index}") for stage in self._stages]
+
+    def take_over_shards(self) -> None:
+        """Have stages that fully_shard has sharded gather their parameters in their forward."""
+        for stage in self._sharded:
+            stage.take_over()
 
     @property
     def modules(self) -> list[nn.Module | None]:
@@ -214,10 +221,10 @@ def _refuse_data_parallel(where: str, module: nn.Module) -> None:
                 f"{of} is a DistributedDataParallel, whose hooks on gradients graphs do not run: make the stage of the "
                 "module that it wraps, and average the gradients over its ranks after step"
             )
-        if isinstance(part, (FSDPModule, FullyShardedDataParallel)):
+        if isinstance(part, FullyShardedDataParallel):
             raise PipelineError(
-                f"{of} is sharded by {'fully_shard' if isinstance(part, FSDPModule) else 'FullyShardedDataParallel'}, "
-                "which gathers its parameters in hooks that graphs do not run: make the stage of the module without it"
+                f"{of} is sharded by FullyShardedDataParallel, which gathers its parameters in hooks that graphs do "
+                "not run: use fully_shard, or make the stage of the module without it"
             )
 
 
