@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from annopipe.pipeline.cuts.splitting import split
     from annopipe.pipeline.data_parallel.sharding import shard
     from annopipe.pipeline.pipeline import Pipeline
-    from annopipe.pipeline.tied import tied_parameters
+    from annopipe.pipeline.ties import tied_parameters
     from annopipe.scheduling import placement
     from annopipe.scheduling.action_costs import ActionCosts
     from annopipe.scheduling.actions import Action
@@ -107,7 +107,7 @@ _EXPORTS = {
     "schedule_spec": "annopipe.scheduling.library",
     "schedules": "annopipe.scheduling.library",
     "simulate": "annopipe.simulation",
-    "tied_parameters": "annopipe.pipeline.tied",
+    "tied_parameters": "annopipe.pipeline.ties",
     "trace": "annopipe.graphs.tracing",
 }
 

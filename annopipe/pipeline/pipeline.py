@@ -32,7 +32,8 @@ from annopipe.pipeline.recomputing import StageRecompute, recompute_choices
 from annopipe.pipeline.running import Runner
 from annopipe.pipeline.stages.batch_loss import Scale
 from annopipe.pipeline.stages.combined import Parts
-from annopipe.pipeline.tied import TiedParameters, with_copies
+from annopipe.pipeline.tied import TiedParameters
+from annopipe.pipeline.ties import noted_ties, with_copies
 from annopipe.scheduling.actions import BUILTIN_KINDS
 from annopipe.scheduling.lowering.passes import with_messages
 from annopipe.scheduling.schedule_class import Schedule
@@ -67,7 +68,7 @@ class Pipeline:
         batch_dims: the dimension of the batch by name of argument ("x", "masks.0", "target"), 0 where not named; None:
             every microbatch gets the whole, as it must for scalars and offsets.
         tied: parameters that are one although two ranks hold them, as "stage.name": ``{"3.head.weight":
-            "0.embed.weight"}``; ``ap.tied_parameters`` finds them. Their gradients are added up over the ranks.
+            "0.embed.weight"}``, as ``ap.tied_parameters`` finds them. None: those that ``split`` has seen.
         fixed_sums: add up a stage's gradients in the order of microbatches, so that a schedule changes no bit of them,
             save of tied parameters; of the library's schedules only looped-bfs adds in another order without it.
             Gradients that come early are kept until it is their turn.
@@ -101,7 +102,7 @@ class Pipeline:
         costs: StageNodeCosts | None = None,
         plan_group: dist.ProcessGroup | None = None,
         batch_dims: BatchDims = MappingProxyType({}),
-        tied: Mapping[str, str] = MappingProxyType({}),
+        tied: Mapping[str, str] | None = None,
         fixed_sums: bool = False,
         bucket_bytes: int | None = 25 * 2**20,
         keep_outputs: bool = False,
@@ -109,7 +110,7 @@ class Pipeline:
         spreads_lists: bool = False,
         timeout: timedelta = timedelta(minutes=5),
     ) -> None:
-        check_kinds(stages, schedule, timeout, {"batch_dims": batch_dims, "tied": tied})
+        check_kinds(stages, schedule, timeout, {"batch_dims": batch_dims, "tied": tied or {}})
         stages = list(stages)
         rank, size, group = place_in(group)
         stages = one_per_stage(stages, schedule.placement, rank)
@@ -121,6 +122,7 @@ class Pipeline:
         lowered = Schedule(with_messages(schedule.programs), schedule.name, schedule.operations)
         others = [plan_group] if plan_group is not None else []
         choices = recompute_choices(recompute, lowered.placement.stages)
+        tied = noted_ties(modules.values()) if tied is None else tied
         peers = Peers(group, others, timeout, facts_of(lowered, policy, tied, choices, bucket_bytes))
         made = lowered, rank, peers, plan_group, loss_fn, policy, costs, choices, fixed_sums, bucket_bytes
         ties = TiedParameters(with_copies(tied, modules, schedule.placement), modules, schedule.placement, rank)

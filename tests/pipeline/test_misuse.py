@@ -37,7 +37,7 @@ SAID = {
     "crossed": "rank 0 and rank 1 have different arguments, the pipeline: number ",
     "clip and step": "rank 0 and rank 1 have different arguments, call: step and clip_grad_norm_",
     "clip": "different arguments, options: max_norm=1.0, norm_type=2.0 and max_norm=2.0, norm_type=2.0",
-    "policy name": "planning combined graphs failed on rank 0: ",
+    "policy name": "no overlap policy 'fastest'; there are sequential",
 }
 
 
