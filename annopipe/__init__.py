@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from annopipe.ordering.registry import policies, policy
     from annopipe.pipeline.checkpoints import load_state_dict, state_dict
     from annopipe.pipeline.clipping import clip_grad_norm_
+    from annopipe.pipeline.cuts.splitting import split
+    from annopipe.pipeline.data_parallel.sharding import shard
     from annopipe.pipeline.pipeline import Pipeline
-    from annopipe.pipeline.sharding import shard
-    from annopipe.pipeline.splitting import split
-    from annopipe.pipeline.tied import tied_parameters
+    from annopipe.pipeline.ties import tied_parameters
     from annopipe.scheduling import placement
     from annopipe.scheduling.action_costs import ActionCosts
     from annopipe.scheduling.actions import Action
@@ -63,13 +63,13 @@ _EXPORTS = {
     "ScheduleError": "annopipe.errors",
     "ScheduleSpec": "annopipe.scheduling.spec",
     "Pipeline": "annopipe.pipeline.pipeline",
-    "shard": "annopipe.pipeline.sharding",
-    "split": "annopipe.pipeline.splitting",
+    "shard": "annopipe.pipeline.data_parallel.sharding",
+    "split": "annopipe.pipeline.cuts.splitting",
     "Placement": "annopipe.scheduling.placement",
     "Operation": "annopipe.scheduling.operations",
     "Decision": "annopipe.scheduling.generation.explaining",
     "Action": "annopipe.scheduling.actions",
-    "attach": "annopipe.pipeline.attaching",
+    "attach": "annopipe.pipeline.upstream.attaching",
     "auxiliary_loss": "annopipe.auxiliary",
     "auxiliary_losses": "annopipe.auxiliary",
     "clip_grad_norm_": "annopipe.pipeline.clipping",
@@ -107,7 +107,7 @@ _EXPORTS = {
     "schedule_spec": "annopipe.scheduling.library",
     "schedules": "annopipe.scheduling.library",
     "simulate": "annopipe.simulation",
-    "tied_parameters": "annopipe.pipeline.tied",
+    "tied_parameters": "annopipe.pipeline.ties",
     "trace": "annopipe.graphs.tracing",
 }
 

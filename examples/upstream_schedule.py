@@ -10,6 +10,7 @@ same. Times on few shared cores say little: `annopipe bench moe --attach` measur
 import argparse
 import dataclasses
 import json
+import os
 import time
 from pathlib import Path
 
@@ -88,11 +89,14 @@ def train(name: str, steps: int, *, attach: bool) -> tuple[list[float], float]:
 def main() -> None:
     """Parse the command line, train, print a loss per line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--schedule", choices=SCHEDULES, default="DualPipeV")
+    parser.add_argument("--schedule", choices=SCHEDULES, default="DualPipeV", help="of torch.distributed.pipelining")
     parser.add_argument("--attach", action="store_true", help="run it with annopipe")
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=20, help="to train")
     parser.add_argument("--json", type=Path, help="also write the losses there")
     options = parser.parse_args()
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    if ranks % PIPELINE_RANKS:
+        parser.error(f"start it with torchrun on {PIPELINE_RANKS} ranks or a multiple, not on {ranks}")
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     losses, step_s = train(options.schedule, options.steps, attach=options.attach)

@@ -1,6 +1,7 @@
 """Turn whatever goes wrong while a module is traced into a CaptureError that names the user's line."""
 
 import contextlib
+import logging
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,6 +9,7 @@ from types import TracebackType
 
 import torch
 from torch import nn
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from annopipe.errors import AnnopipeError, CaptureError
 
@@ -15,6 +17,10 @@ __all__ = ["Explained", "PlacedError", "user_frame", "user_line"]
 
 _TORCH = Path(torch.__file__).parent
 _HIDDEN = (_TORCH, Path(__file__).parent, Path(__file__).parent.parent / "annotate.py", Path(contextlib.__file__))
+
+
+_FAKE_TENSOR_LOG = logging.getLogger("torch._subclasses.fake_tensor")  # prints tracebacks of what is told in a line
+_BRANCH = "; compute both and choose with torch.where, or branch outside of the stage"
 
 
 class PlacedError(Exception):
@@ -40,13 +46,15 @@ class Explained:
     def __init__(self, module: nn.Module, *, plain: tuple[type[Exception], ...] = ()) -> None:
         self._name = type(module).__name__
         self._plain = plain
+        self._log_was_off = False
 
     def __enter__(self) -> None:
-        return None
+        self._log_was_off, _FAKE_TENSOR_LOG.disabled = _FAKE_TENSOR_LOG.disabled, True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        _FAKE_TENSOR_LOG.disabled = self._log_was_off
         if not isinstance(error, Exception) or isinstance(error, AnnopipeError):
             return
         line = error.line if isinstance(error, PlacedError) else ""
@@ -54,6 +62,8 @@ class Explained:
             error = error.__cause__
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         told = "" if isinstance(error, (AnnopipeError, *self._plain)) else f" ({type(error).__name__})"
+        if isinstance(error, GuardOnDataDependentSymNode):
+            reason, told = "it branches on a value that only the data decides, and a graph has one branch", _BRANCH
         raise CaptureError(f"cannot trace {self._name}: {reason}{told}{line or user_line(trace)}") from error
 
 

@@ -32,8 +32,8 @@ class Port:
     """One input or output of a stage graph.
 
     name: unique in its graph; "param.blocks.0.router.weight", "input.x", "saved.mul_3", "tangent.output".
-    role: what the value is. "unsharded" is a parameter gathered from the ranks that share it, "unreduced" a gradient
-        of it that is not yet added up over them.
+    role: what the value is. "unsharded" is a parameter gathered from its shards, "unreduced" a gradient of it that is
+        not yet added up over the ranks.
     source: what it belongs to: the canonical parameter or buffer name (tied weights share one), the path of an
         argument, the output that a tangent is for, or the node that a saved value comes from.
     dtype: None for a number.

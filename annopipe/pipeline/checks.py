@@ -1,5 +1,6 @@
 """What a rank finds out by itself about how a pipeline is made and called, before it says anything to another."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import timedelta
@@ -12,7 +13,7 @@ from torch import nn
 
 from annopipe.errors import PipelineError
 from annopipe.graphs.recompute_choice import RecomputeChoice
-from annopipe.ordering.registry import Policy
+from annopipe.ordering.registry import Policy, find
 from annopipe.scheduling.actions import BACKWARDS, BUILTIN_KINDS
 from annopipe.scheduling.placement import Placement
 from annopipe.scheduling.routes import routes
@@ -63,7 +64,12 @@ def check_made(stages: Sequence[nn.Module | None], schedule: Schedule, rank: int
     """Raises PipelineError for stages, ranks and a schedule that do not fit together."""
     placement = schedule.placement
     if size != placement.ranks:
-        raise PipelineError(f"the schedule is for {placement.ranks} ranks and the group has {size}")
+        started = int(os.environ.get("WORLD_SIZE", "1"))
+        forgotten = started > 1 and not (dist.is_available() and dist.is_initialized())
+        hint = (
+            f": {started} processes were started, call torch.distributed.init_process_group first" if forgotten else ""
+        )
+        raise PipelineError(f"the schedule is for {placement.ranks} ranks and the group has {size}{hint}")
     if len(stages) != placement.stages:
         raise PipelineError(
             f"there are {len(stages)} stages and the schedule has {placement.stages}: give one module per stage, None "
@@ -132,15 +138,24 @@ def check_loss(loss_fn: object, timeout: timedelta) -> None:
 
 
 def facts_of(
-    schedule: Schedule, policy: str | Policy, tied: Mapping[str, str], recompute: Sequence[RecomputeChoice]
+    schedule: Schedule,
+    policy: str | Policy,
+    tied: Mapping[str, str],
+    recompute: Sequence[RecomputeChoice],
+    bucket_bytes: int | None,
 ) -> dict[str, str]:
-    """What has to be the same on every rank."""
+    """What has to be the same on every rank.
+
+    Raises OrderError for a policy that there is not.
+    """
+    find(policy)
     return {
         "the number of microbatches": str(schedule.microbatches),
         "the schedule": repr(schedule.programs.texts()),
         "the policy": policy if isinstance(policy, str) else getattr(policy, "__qualname__", type(policy).__qualname__),
         "the tied parameters": repr(sorted(tied.items())),
         "what is computed again": "; ".join(map(str, recompute)),
+        "bucket_bytes": str(bucket_bytes),
     }
 
 

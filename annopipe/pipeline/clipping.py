@@ -45,12 +45,17 @@ def clip_grad_norm_(
     >>> clip_grad_norm_(pipe, 1.0), stage.weight.grad
     (tensor(5., dtype=torch.float64), tensor([[0.6000, 0.8000]]))
     """
-    parts, peers = set(sharded), pipe.peers
+    if not isinstance(pipe, Pipeline):
+        raise PipelineError(
+            f"clip_grad_norm_ takes the Pipeline, got {type(pipe).__name__}: its parameters are on several ranks"
+        )
+    parts, peers = set(sharded), pipe.runner.peers
     with peers.calling("clip_grad_norm_", f"max_norm={float(max_norm)}, norm_type={float(norm_type)}"):
         if parts and group is None:
             raise PipelineError("clip_grad_norm_: sharded parameters need the group whose ranks hold the other parts")
         peers.agree("")
         peers.include([group] if group is not None else [])
+        peers.include(_groups_of(pipe.parameters()))
         counted = [p for _, p in pipe.named_parameters(counted=True) if p.grad is not None]
         apart = _power([p for p in counted if p in parts], norm_type)
         whole = _power([p for p in counted if p not in parts], norm_type)
@@ -61,12 +66,12 @@ def clip_grad_norm_(
         if pipe.group is not None:
             total = peers.reduce(total, operation, pipe.group, "add up the norm of gradients")
     norm = total if math.isinf(norm_type) else total ** (1.0 / norm_type)
-    for parameters in by_layout(pipe.parameters()):
+    for parameters in _by_layout(pipe.parameters()):
         torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
     return norm
 
 
-def by_layout(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
+def _by_layout(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
     """The parameters in groups that operations on lists take: plain tensors, and DTensors of one mesh and placement."""
     found: dict[object, list[nn.Parameter]] = {}
     for parameter in parameters:
@@ -75,13 +80,19 @@ def by_layout(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
     return list(found.values())
 
 
+def _groups_of(parameters: Iterable[nn.Parameter]) -> list[dist.ProcessGroup]:
+    """The groups of the meshes that DTensors are on: adding up their norm communicates."""
+    meshes = dict.fromkeys(p.device_mesh for p in parameters if is_distributed_tensor(p))
+    return [group for mesh in meshes for group in mesh.get_all_groups()]
+
+
 def _power(parameters: list[nn.Parameter], norm_type: float) -> torch.Tensor:
     """The sum of absolute values to the power of the norm, or the largest; in float64, on the gradients' device.
 
-    Of DTensors over all ranks that share them.
+    Of DTensors over all ranks that hold their shards.
     """
     total = torch.zeros((), dtype=torch.float64)
-    for alike in by_layout(parameters):
+    for alike in _by_layout(parameters):
         gradients = [parameter.grad for parameter in alike if parameter.grad is not None]
         if not gradients:
             continue

@@ -6,19 +6,20 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from torch import nn
 
-from annopipe.pipeline.calls import Call, key_of_calls
+from annopipe.pipeline.calls.microbatch_calls import Call, key_of_calls
+from annopipe.pipeline.calls.module_state import ModuleState, state_of
+from annopipe.pipeline.calls.prepared import Prepared
+from annopipe.pipeline.calls.python_values import PythonValues, loss_values, python_values
+from annopipe.pipeline.calls.retraces import Retraces
+from annopipe.pipeline.calls.signatures import Recent
 from annopipe.pipeline.checks import check_modules
 from annopipe.pipeline.evaluation import forwards_of
-from annopipe.pipeline.module_state import ModuleState, state_of
-from annopipe.pipeline.prepared import Prepared
 from annopipe.pipeline.preparing import Ready, Settings
-from annopipe.pipeline.python_state import State, loss_state, module_state
-from annopipe.pipeline.signatures import Recent, Retraces
 from annopipe.pipeline.tied import TiedParameters
 
-__all__ = ["Finder", "States"]
+__all__ = ["Finder", "ModuleStates"]
 
-States = Mapping[int, ModuleState]
+ModuleStates = Mapping[int, ModuleState]
 _KEPT = 64  # keys of calls
 
 
@@ -50,11 +51,11 @@ class Finder:
         self._said: Recent[Hashable, str] = Recent(_KEPT)  # what this rank says to the others, by key
         self._retraces = Retraces(_KEPT)
 
-    def states(self) -> States:
+    def states(self) -> ModuleStates:
         """Of this rank's modules now."""
         return {index: state_of(module) for index, module in self._modules.items()}
 
-    def find(self, calls: Sequence[Call], states: States, *, evaluates: bool = False) -> Ready:
+    def find(self, calls: Sequence[Call], states: ModuleStates, *, evaluates: bool = False) -> Ready:
         """What was prepared for such calls; prepared now when there is nothing.
 
         Args:
@@ -64,32 +65,32 @@ class Finder:
 
         Raises PipelineError, on every rank, when one cannot prepare.
         """
-        state, settings = self._python_state(), self._settings
+        values, settings = self._python_values(states), self._settings
         if evaluates:
             schedule = forwards_of(settings.schedule)
             settings = dataclasses.replace(settings, schedule=schedule, loss_fn=None, evaluates=True)
-        said = self._in_words(calls, states, evaluates=evaluates)
-        signature, is_new = settings.peers.agree(f"{said} {state}", self._prepared.__contains__)
+        around = evaluates, *states.keys(), *(state.key for state in states.values())
+        said = self._in_words(calls, states, around)
+        signature, is_new = settings.peers.agree(f"{said} {values}", self._prepared.__contains__)
         if is_new:
             self._tied.check(settings.peers)
             with settings.peers.unhurried():
                 made = self._make(settings, self._modules, calls[0])
-            self._prepared.keep(signature, made, state)
+            self._prepared.keep(signature, made, values)
+            self._retraces.note(calls[0].named(self.first), around, self._prepared.python_values())
         return self._prepared[signature]
 
-    def _in_words(self, calls: Sequence[Call], states: States, *, evaluates: bool) -> str:
+    def _in_words(self, calls: Sequence[Call], states: ModuleStates, around: Hashable) -> str:
         own = key_of_calls(calls)
-        around = evaluates, *states.keys(), *(state.key for state in states.values())
         said = self._said.get((own, around))
         if said is None:
             check_modules({f"{index}.{name}": t for index, s in states.items() for name, t in s.tensors.items()})
-            self._retraces.note(calls[0].named(self.first), around)
             said = hashlib.sha256(repr((own, around)).encode()).hexdigest()
             self._said.put((own, around), said)
         return said
 
-    def _python_state(self) -> State:
+    def _python_values(self, states: ModuleStates) -> PythonValues:
         """The Python values that the stages of this rank and the loss may read."""
-        loss = loss_state(self._settings.loss_fn) if self._reads_loss else {}
-        named = {index: module_state(module) for index, module in self._modules.items()}
+        loss = loss_values(self._settings.loss_fn) if self._reads_loss else {}
+        named = {index: python_values(state) for index, state in states.items()}
         return {**{f"stage {index}: {name}": v for index, found in named.items() for name, v in found.items()}, **loss}

@@ -5,12 +5,12 @@ from functools import partial
 from typing import Any
 
 from annopipe.graphs.stage_graphs import LOSS
-from annopipe.pipeline.combined import Combined, Parts, parts_of
+from annopipe.pipeline.calls.step_inputs import StepInputs
 from annopipe.pipeline.labels import label
 from annopipe.pipeline.places import InAction
-from annopipe.pipeline.routing import Routing
-from annopipe.pipeline.stage import LocalStage
-from annopipe.pipeline.step_inputs import StepInputs
+from annopipe.pipeline.ranks.routing import Routing
+from annopipe.pipeline.stages.combined import Combined, Parts, parts_of
+from annopipe.pipeline.stages.stage import LocalStage
 from annopipe.scheduling.actions import COMPUTE, MESSAGES, PARAMETERS, Action
 
 __all__ = ["Interpreter", "Operation"]
@@ -33,6 +33,7 @@ class Interpreter:
     ) -> None:
         self._stages, self._routing, self._combined, self._operations = stages, routing, combined, operations
         self._steps = [(str(action), InAction(action), self._step_of(action)) for action in actions]
+        self._last = [Action("REDUCE_GRAD", stage) for stage in stages]  # for schedules that have none
 
     def run(self, inputs: StepInputs) -> None:
         """Do all actions of a step.
@@ -43,8 +44,9 @@ class Interpreter:
             for text, place, step in self._steps:
                 with place, label(text):
                     step(inputs)
-        for stage in self._stages.values():
-            stage.parameters.reduce()  # where the schedule has no REDUCE_GRAD
+        for last in self._last:
+            with InAction(last), label(str(last)):
+                self._stages[last.stage].parameters.reduce()
 
     def _step_of(self, action: Action) -> Step:
         """The function that does an action."""

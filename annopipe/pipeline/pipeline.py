@@ -1,9 +1,7 @@
 """``Pipeline``: train the stages of a model under a pipeline schedule, with explicit graphs, on torch.distributed."""
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -12,38 +10,32 @@ import torch.distributed as dist
 from torch import nn
 
 from annopipe.errors import PipelineError
-from annopipe.graphs.stage_graphs import AUXILIARY_LOSS, LOSS
 from annopipe.ordering.combining import StageNodeCosts
 from annopipe.ordering.plan import OverlapPlan
 from annopipe.ordering.registry import Policy
-from annopipe.pipeline.calls import Call, cut_calls, split_calls
+from annopipe.pipeline.calls.microbatch_calls import Call, cut_calls, split_calls
+from annopipe.pipeline.calls.microbatches import BatchDims
 from annopipe.pipeline.checks import (
-    check_grad_mode,
     check_inputs,
     check_kinds,
     check_loss,
     check_made,
-    check_operations,
-    check_scales,
-    check_trains,
     check_transport,
     facts_of,
     one_per_stage,
 )
-from annopipe.pipeline.combined import Parts
-from annopipe.pipeline.evaluation import evaluation_mode
-from annopipe.pipeline.finding import Finder, States
-from annopipe.pipeline.interpreter import Interpreter, Operation
-from annopipe.pipeline.messages import Messages
-from annopipe.pipeline.microbatches import BatchDims, call_values, later_values
-from annopipe.pipeline.peers import Peers, place_in
-from annopipe.pipeline.preparing import Settings, accepted, prepare, with_messages
+from annopipe.pipeline.interpreter import Operation
+from annopipe.pipeline.preparing import Settings
+from annopipe.pipeline.ranks.messages import Messages
+from annopipe.pipeline.ranks.peers import Peers, place_in
 from annopipe.pipeline.recomputing import StageRecompute, recompute_choices
-from annopipe.pipeline.stage import LocalStage
-from annopipe.pipeline.step_inputs import Scale, StepInputs
-from annopipe.pipeline.step_results import in_order, of_last
-from annopipe.pipeline.tied import TiedParameters, with_copies
+from annopipe.pipeline.running import Runner
+from annopipe.pipeline.stages.batch_loss import Scale
+from annopipe.pipeline.stages.combined import Parts
+from annopipe.pipeline.tied import TiedParameters
+from annopipe.pipeline.ties import noted_ties, with_copies
 from annopipe.scheduling.actions import BUILTIN_KINDS
+from annopipe.scheduling.lowering.passes import with_messages
 from annopipe.scheduling.schedule_class import Schedule
 
 __all__ = ["Pipeline"]
@@ -64,7 +56,7 @@ class Pipeline:
     Args:
         stages: one module per stage of the schedule, None where another rank holds it. For two copies of the model: one
             per stage of one copy, on both ranks that hold it, with the same values.
-        schedule: with or without messages; from ``lowered(parameters=True)``, it says when stages gather shared
+        schedule: with or without messages; from ``lowered(parameters=True)``, it says when stages gather sharded
             parameters and reduce gradients (else at first use, and when the step ends).
         group: the ranks of the pipeline, None for all; rank r of the group holds the stages of rank r of the placement.
         loss_fn: ``loss_fn(output, target)`` per microbatch; gradients are those of the sum of the losses. It takes the
@@ -76,14 +68,15 @@ class Pipeline:
         batch_dims: the dimension of the batch by name of argument ("x", "masks.0", "target"), 0 where not named; None:
             every microbatch gets the whole, as it must for scalars and offsets.
         tied: parameters that are one although two ranks hold them, as "stage.name": ``{"3.head.weight":
-            "0.embed.weight"}``; ``ap.tied_parameters`` finds them. Their gradients are added up over the ranks.
+            "0.embed.weight"}``, as ``ap.tied_parameters`` finds them. None: those that ``split`` has seen.
         fixed_sums: add up a stage's gradients in the order of microbatches, so that a schedule changes no bit of them,
             save of tied parameters; of the library's schedules only looped-bfs adds in another order without it.
             Gradients that come early are kept until it is their turn.
         keep_outputs: also an attribute; ``outputs`` is what the last stage returned in the last step, on its rank.
-        bucket_bytes: of shared parameters gathered, or gradients reduced, in one message: see ``annopipe.bucket``.
+        bucket_bytes: of sharded parameters gathered, or gradients reduced, in one message: see ``annopipe.bucket``.
         recompute: what backwards compute again instead of keeping it: as ``ap.trace`` takes it, for all stages, or a
             mapping from stages to that, for these; the same on all ranks. A region has to be in one of the stages.
+        spreads_lists: a stage that returns a list calls the next one with its elements, too.
         timeout: how long a rank waits for another, in messages and in the collectives of graphs, before all ranks stop
             and say what they waited for; then the connections of the groups are closed, and the ranks have to be
             started again. While stages are traced, the limit of the process group itself holds.
@@ -98,8 +91,6 @@ class Pipeline:
     (2, torch.Size([4, 4]))
     """
 
-    _spreads_lists = False
-
     def __init__(
         self,
         stages: Sequence[nn.Module | None],
@@ -111,78 +102,87 @@ class Pipeline:
         costs: StageNodeCosts | None = None,
         plan_group: dist.ProcessGroup | None = None,
         batch_dims: BatchDims = MappingProxyType({}),
-        tied: Mapping[str, str] = MappingProxyType({}),
+        tied: Mapping[str, str] | None = None,
         fixed_sums: bool = False,
         bucket_bytes: int | None = 25 * 2**20,
         keep_outputs: bool = False,
         recompute: StageRecompute = None,
+        spreads_lists: bool = False,
         timeout: timedelta = timedelta(minutes=5),
     ) -> None:
-        check_kinds(stages, schedule, timeout, {"batch_dims": batch_dims, "tied": tied})
+        check_kinds(stages, schedule, timeout, {"batch_dims": batch_dims, "tied": tied or {}})
         stages = list(stages)
         rank, size, group = place_in(group)
         stages = one_per_stage(stages, schedule.placement, rank)
-        self._modules = {index: module for index, module in enumerate(stages) if module is not None}
+        modules = {index: module for index, module in enumerate(stages) if module is not None}
         check_made(stages, schedule, rank, size)
         check_transport(schedule.placement, group)
         check_loss(loss_fn, timeout)
         schedule.check()
-        lowered = with_messages(schedule)
+        lowered = Schedule(with_messages(schedule.programs), schedule.name, schedule.operations)
         others = [plan_group] if plan_group is not None else []
         choices = recompute_choices(recompute, lowered.placement.stages)
-        self._peers = Peers(group, others, timeout, facts_of(lowered, policy, tied, choices))
-        made = lowered, rank, self._peers, plan_group, loss_fn, policy, costs, choices, fixed_sums, bucket_bytes
-        self._settings = Settings(*made, spreads_lists=self._spreads_lists)
-        self._messages = Messages(group, timeout)
-        self._operations: dict[str, Operation] = {}
-        self._plans: dict[Parts, OverlapPlan] = {}
-        self._auxiliary: dict[int, list[torch.Tensor]] = {}
-        self._stages: Mapping[int, LocalStage] = {}  # while they run
-        self.keep_outputs = keep_outputs
-        self.outputs: list[Any] | None = None
+        tied = noted_ties(modules.values()) if tied is None else tied
+        peers = Peers(group, others, timeout, facts_of(lowered, policy, tied, choices, bucket_bytes))
+        made = lowered, rank, peers, plan_group, loss_fn, policy, costs, choices, fixed_sums, bucket_bytes
+        ties = TiedParameters(with_copies(tied, modules, schedule.placement), modules, schedule.placement, rank)
+        settings = Settings(*made, spreads_lists=spreads_lists)
+        self._runner = Runner(settings, modules, ties, Messages(group, timeout))
+        self._runner.keep_outputs = keep_outputs
         self._batch_dims = dict(batch_dims)
-        ties = with_copies(tied, self._modules, schedule.placement)
-        self._tied = TiedParameters(ties, self._modules, schedule.placement, rank)
-        make = partial(prepare, messages=self._messages, operations=self._operations)
-        self._finder = Finder(self._settings, self._modules, self._tied, make)
 
     @property
     def schedule(self) -> Schedule:
         """The schedule, with messages."""
-        return self._settings.schedule
+        return self._runner.schedule
 
     @property
     def group(self) -> dist.ProcessGroup | None:
         """The ranks of the pipeline; None when it is this one alone."""
-        return self._peers.group
+        return self._runner.peers.group
 
     @property
     def modules(self) -> dict[int, nn.Module]:
         """This rank's modules, by stage; those of both copies of a model."""
-        return dict(self._modules)
+        return dict(self._runner.modules)
 
     def gather(self, item: T, what: str) -> list[T]:
         """One item of every rank of the pipeline, on all of them; every rank calls it.
 
         Raises PipelineError when not all do within the timeout.
         """
-        with self._peers.calling(what):
-            return self._peers.gather(item, what)
+        with self._runner.peers.calling(what):
+            self._runner.peers.agree("")
+            return self._runner.peers.gather(item, what)
 
     @property
-    def peers(self) -> Peers:
-        """The ranks of the pipeline, as this one calls them together."""
-        return self._peers
+    def runner(self) -> Runner:
+        """What runs microbatches that are cut already, and calls the other ranks: for what is built on a pipeline."""
+        return self._runner
+
+    @property
+    def keep_outputs(self) -> bool:
+        """Whether ``outputs`` is kept."""
+        return self._runner.keep_outputs
+
+    @keep_outputs.setter
+    def keep_outputs(self, keep: bool) -> None:
+        self._runner.keep_outputs = keep
+
+    @property
+    def outputs(self) -> list[Any] | None:
+        """What the last stage returned for every microbatch of the last step, on its rank, where it is kept."""
+        return self._runner.outputs
 
     @property
     def auxiliary_losses(self) -> dict[int, list[torch.Tensor]]:
         """What this rank's stages gave to ``ap.auxiliary_loss`` in the last step, by stage, for each microbatch."""
-        return dict(self._auxiliary)
+        return dict(self._runner.auxiliary_losses)
 
     @property
     def holds_last(self) -> bool:
         """Whether this rank holds the last stage, or that of a copy, and so returns losses."""
-        return not self._modules.keys().isdisjoint(self.schedule.placement.output_stages)
+        return self._runner.holds_last
 
     def register(self, name: str, function: Operation) -> None:
         """Say what an operation that the schedule inserts does: ``function(stage, microbatch)``; see ``map_saved``.
@@ -198,12 +198,12 @@ class Pipeline:
 
         Raises PipelineError when the schedule has no such operation on this rank.
         """
-        kinds = {action.kind for action in self.schedule.ranks[self._settings.rank]} - BUILTIN_KINDS
+        kinds = {action.kind for action in self.schedule.ranks[self._runner.settings.rank]} - BUILTIN_KINDS
         if name not in kinds:
             raise PipelineError(
                 f"the schedule has no operation {name!r} on this rank; it has {sorted(kinds) or 'none'}"
             )
-        self._operations[name] = function
+        self._runner.operations[name] = function
 
     def map_saved(self, stage: int, microbatch: int, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Put ``change(tensor)`` in the place of each tensor that a microbatch has saved on a stage of this rank.
@@ -213,7 +213,7 @@ class Pipeline:
 
         Raises PipelineError outside of a step, and for a microbatch that has saved nothing there.
         """
-        if (found := self._stages.get(stage)) is None:
+        if (found := self._runner.stages.get(stage)) is None:
             raise PipelineError(f"map_saved: no step runs, or stage {stage} is not on this rank")
         found.map_saved(microbatch, change)
 
@@ -225,9 +225,9 @@ class Pipeline:
                 parameter once.
         """
         seen: set[nn.Parameter] = set()
-        for index, module in sorted(self._modules.items()):
+        for index, module in sorted(self._runner.modules.items()):
             for name, parameter in module.named_parameters():
-                if parameter not in seen and not (counted and parameter in self._tied.counted_elsewhere):
+                if parameter not in seen and not (counted and parameter in self._runner.tied.counted_elsewhere):
                     seen.add(parameter)
                     yield f"{index}.{name}", parameter
 
@@ -245,7 +245,7 @@ class Pipeline:
         >>> list(pipe.plans())
         [(('F', 1), ('B', 0))]
         """
-        return dict(self._plans)
+        return self._runner.plans
 
     def prepare(self, *inputs: Any, target: Any = None, **kwargs: Any) -> None:
         """Trace, agree with the other ranks and plan, as the first step would; call it with a step's arguments.
@@ -256,8 +256,7 @@ class Pipeline:
         >>> pipe = ap.Pipeline([nn.Linear(4, 2)], ap.schedule("gpipe", ranks=1, microbatches=2), loss_fn=nn.MSELoss())
         >>> pipe.prepare(torch.ones(6, 4), target=torch.zeros(6, 2))
         """
-        with self._peers.calling("prepare"):
-            self._find(self._calls(inputs, kwargs, target), self._finder.states())
+        self._runner.prepare(lambda: self._calls(inputs, kwargs, target))
 
     def step(
         self,
@@ -288,8 +287,7 @@ class Pipeline:
             PipelineError: the call does not fit, or a rank, stage or message failed; the message names the action. Then
                 the gradients are those of a part of the step: set them to None before the next one.
         """
-        with self._peers.calling("step"):
-            return self._step(self._calls(inputs, kwargs, target), loss_scale, auxiliary_scale)
+        return self._runner.step(lambda: self._calls(inputs, kwargs, target), loss_scale, auxiliary_scale)
 
     def step_microbatches(
         self,
@@ -312,11 +310,13 @@ class Pipeline:
         >>> len(pipe.step_microbatches([(part,) for part in parts], targets=targets))
         2
         """
-        with self._peers.calling("step"):
+
+        def cut() -> list[Call]:
             check_inputs(self.schedule.placement, len(args[0]) if args else 0)
-            has_first, targets = self._finder.first is not None, targets if self.holds_last else None
-            calls = cut_calls(args, kwargs, targets, self.schedule.microbatches, has_first=has_first)
-            return self._step(calls, loss_scale, auxiliary_scale)
+            has_first, own = self._runner.first is not None, targets if self.holds_last else None
+            return cut_calls(args, kwargs, own, self.schedule.microbatches, has_first=has_first)
+
+        return self._runner.step(cut, loss_scale, auxiliary_scale)
 
     def eval(self, *inputs: Any, **kwargs: Any) -> list[Any] | None:
         """Forward of one batch with the modules in evaluation mode; at any time, also before the first step.
@@ -329,71 +329,9 @@ class Pipeline:
         >>> [output.shape for output in pipe.eval(torch.ones(6, 4))]
         [torch.Size([3, 2]), torch.Size([3, 2])]
         """
-        with self._peers.calling("eval"), evaluation_mode(self._modules.values()):
-            return self._forward(self._calls(inputs, kwargs, None))
-
-    def _forward(self, calls: list[Call]) -> list[Any] | None:
-        states = self._finder.states()
-        stages, interpreter, _ = self._finder.find(calls, states, evaluates=True)
-        with self._running(stages):
-            interpreter.run(self._begin(stages, states, calls, {}))
-            return of_last(stages, self.schedule.placement, lambda last: last.outputs)
+        return self._runner.evaluate(lambda: self._calls(inputs, kwargs, None))
 
     def _calls(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any) -> list[Call]:
         target = target if self.holds_last else None
         check_inputs(self.schedule.placement, len(inputs))
-        return split_calls(self._finder.first, inputs, kwargs, target, self.schedule.microbatches, self._batch_dims)
-
-    def _step(self, calls: list[Call], loss_scale: Scale, auxiliary_scale: Scale | None) -> list[torch.Tensor] | None:
-        check_grad_mode()
-        check_trains(self.schedule)
-        scales = {LOSS: loss_scale, AUXILIARY_LOSS: loss_scale if auxiliary_scale is None else auxiliary_scale}
-        check_scales(scales)
-        states = self._finder.states()
-        stages, interpreter = self._find(calls, states)
-        self.outputs = None
-        for index in stages:
-            stages[index].keeps_outputs = self.keep_outputs and index in self.schedule.placement.output_stages
-        with self._running(stages):
-            inputs = self._begin(stages, states, calls, scales)
-            with self._tied.summed(self._messages):
-                interpreter.run(inputs)
-            inputs.backward(stages)
-            named = {index: stage.losses.get(AUXILIARY_LOSS) for index, stage in stages.items()}
-            self._auxiliary = {index: in_order(found) for index, found in named.items() if found}
-            self.outputs = of_last(stages, self.schedule.placement, lambda last: last.outputs)
-            return of_last(stages, self.schedule.placement, LocalStage.own_losses)
-
-    def _find(self, calls: list[Call], states: States) -> tuple[dict[int, LocalStage], Interpreter]:
-        """What was prepared for steps of such calls, whose plans are shown from now on."""
-        check_operations(self.schedule, self._settings.rank, self._operations.keys())
-        stages, interpreter, combined = self._finder.find(calls, states)
-        self._plans = {parts: found.plan for parts, found in combined.items()}
-        return stages, interpreter
-
-    def _begin(
-        self, stages: Mapping[int, LocalStage], states: States, calls: list[Call], scales: Mapping[str, Scale]
-    ) -> StepInputs:
-        """Bind the stages, and name what they were called with."""
-        given, sources = {}, self.schedule.placement.sources
-        for index, stage in stages.items():
-            stage.begin_step(states[index])
-            named = [accepted(stage.module, call.kwargs, stage.handed) for call in calls]
-            given[index] = [
-                call_values(stage.graphs, call.args, kwargs, call.target)
-                if index in sources
-                else later_values(stage.graphs, kwargs, call.target)
-                for call, kwargs in zip(calls, named, strict=True)
-            ]
-        return StepInputs(stages, given, scales, [call.target for call in calls])
-
-    @contextlib.contextmanager
-    def _running(self, stages: Mapping[int, LocalStage]) -> Iterator[None]:
-        """Afterwards the stages keep nothing of the step, even if it failed."""
-        self._stages = stages
-        try:
-            yield
-        finally:
-            self._stages = {}
-            for stage in stages.values():
-                stage.end_step()
+        return split_calls(self._runner.first, inputs, kwargs, target, self.schedule.microbatches, self._batch_dims)

@@ -12,7 +12,7 @@ from annopipe.errors import PipelineError
 from annopipe.graphs import meta
 from annopipe.graphs.ops import group_name, launch_of, traits
 from annopipe.graphs.process_groups import find_group
-from annopipe.pipeline.closing import reason_of, was_closed
+from annopipe.pipeline.ranks.closing import reason_of, was_closed
 from annopipe.scheduling.actions import Action
 
 __all__ = ["InAction", "node_of", "place_of"]

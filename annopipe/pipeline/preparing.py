@@ -8,6 +8,7 @@ import dataclasses
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any
 
@@ -26,25 +27,24 @@ from annopipe.graphs.stage_graphs import StageGraphs
 from annopipe.graphs.tracing import trace
 from annopipe.ordering.combining import StageNodeCosts
 from annopipe.ordering.registry import Policy
-from annopipe.pipeline.acknowledgements import acknowledged
-from annopipe.pipeline.batch_loss import BatchLoss
-from annopipe.pipeline.boundary import Boundary, Link
-from annopipe.pipeline.calls import Call
-from annopipe.pipeline.combined import Combined, Parts, combinations, parts_of
+from annopipe.pipeline.calls.microbatch_calls import Call, check_lengths
 from annopipe.pipeline.evaluation import forward_only, without_gradients
 from annopipe.pipeline.interpreter import Interpreter, Operation
-from annopipe.pipeline.liveness import gradient_needs, only_live, returning_gradients
-from annopipe.pipeline.messages import Messages
-from annopipe.pipeline.peers import AgreedError, Peers
+from annopipe.pipeline.ranks.acknowledgements import acknowledged
+from annopipe.pipeline.ranks.messages import Messages
+from annopipe.pipeline.ranks.peers import AgreedError, Peers
+from annopipe.pipeline.ranks.routing import Routing
 from annopipe.pipeline.recomputing import check_regions
-from annopipe.pipeline.routing import Routing
-from annopipe.pipeline.stage import LocalStage
-from annopipe.scheduling.actions import BACKWARDS, MESSAGES, PARAMETERS
-from annopipe.scheduling.lowering.messages import add_messages
+from annopipe.pipeline.stages.batch_loss import BatchLoss, check_batch_loss
+from annopipe.pipeline.stages.boundary import Boundary, Link
+from annopipe.pipeline.stages.combined import Combined, Parts, combinations, parts_of
+from annopipe.pipeline.stages.liveness import gradient_needs, only_live, returning_gradients
+from annopipe.pipeline.stages.stage import LocalStage
+from annopipe.scheduling.actions import BACKWARDS
 from annopipe.scheduling.placement import Placement
 from annopipe.scheduling.schedule_class import Schedule
 
-__all__ = ["Ready", "Settings", "prepare", "talk", "with_messages"]
+__all__ = ["Ready", "Settings", "accepted", "prepare"]
 
 Loss = Callable[[Any, Any], torch.Tensor]
 Ready = tuple[dict[int, LocalStage], Interpreter, dict[Parts, Combined]]
@@ -74,7 +74,7 @@ class Settings:
 
 
 @dataclasses.dataclass(frozen=True)
-class _News:
+class _StageFacts:
     """What a rank tells the others after a stage was traced.
 
     boundary: what it hands on; None where no stage takes it.
@@ -84,6 +84,7 @@ class _News:
     given: the keyword arguments that this rank was called with.
     has_loss: whether it has a loss of its own, or an auxiliary one.
     regions: the paths of the regions in its forward.
+    lengths: of the batch, in what this rank's call was cut from.
     """
 
     boundary: Boundary | None = None
@@ -93,17 +94,8 @@ class _News:
     given: frozenset[str] = frozenset()
     has_loss: bool = False
     regions: tuple[str, ...] = ()
+    lengths: Mapping[str, int] = dataclasses.field(default_factory=dict)
     error: str = ""
-
-
-def with_messages(schedule: Schedule) -> Schedule:
-    """The schedule with messages; one that says when parameters are gathered and reduced stays as it is otherwise."""
-    kinds = {action.kind for rank in schedule.ranks for action in rank}
-    if kinds.isdisjoint(PARAMETERS):
-        return schedule.lowered()
-    if kinds.isdisjoint(MESSAGES):
-        return Schedule(add_messages(schedule.programs), schedule.name, schedule.operations)
-    return schedule
 
 
 def prepare(
@@ -121,16 +113,14 @@ def prepare(
     heard = tracing.all_stages()
     _check_heard(settings, heard)
     if not settings.evaluates:
-        check_regions(settings.recompute, [news.regions for news in heard])
+        check_regions(settings.recompute, [facts.regions for facts in heard])
     placement = settings.schedule.placement
     links = _links(placement, heard, tracing.device)
-    arriving = [set(news.outside) for news in heard]
+    arriving = [set(facts.outside) for facts in heard]
     for (source, _), link in links.items():
         arriving[source].update(link.returning_ports)
-    stages = {
-        index: tracing.local_stage(index, only_live(graphs, frozenset(arriving[index])), len(heard[index].needs))
-        for index, graphs in tracing.traced.items()
-    }
+    make = partial(tracing.local_stages, arriving, [len(facts.needs) for facts in heard])
+    stages = settings.peers.together(make, "making stages ready")
     actions = settings.schedule.ranks[settings.rank]
     plan = partial(combinations, actions, stages, settings.policy, settings.costs, settings.plan_group)
     combined = settings.peers.together(plan, "planning combined graphs")
@@ -152,23 +142,35 @@ class _Tracing:
         self.traced: dict[int, StageGraphs] = {}
         self._handed: dict[int, int] = {}  # by stage, how many arguments it gets from the stages before
 
-    def all_stages(self) -> list[_News]:
+    def all_stages(self) -> list[_StageFacts]:
         """What the ranks tell of all stages, by stage; this rank's are traced.
 
         Raises AgreedError, on every rank, for the first one that cannot be traced.
         """
-        heard: dict[int, _News] = {}
+        heard: dict[int, _StageFacts] = {}
         depth_of, rank_of = self._placement.depth_of, self._placement.rank_of
         for depth in sorted(set(depth_of)):
             # None takes from another: their ranks trace at the same time.
             indices = [index for index, at in enumerate(depth_of) if at == depth]
             told = {index: self._trace(index, heard) for index in indices if index in self._modules}
             for index in indices:
-                news, failure = told.get(index, (_News(), None))
-                heard[index] = talk(news, rank_of[index], self._settings, index)
+                facts, failure = told.get(index, (_StageFacts(), None))
+                heard[index] = self._settings.peers.broadcast(facts, rank_of[index], f"trace stage {index}")
                 if heard[index].error:
                     raise AgreedError(f"stage {index} on rank {rank_of[index]}: {heard[index].error}") from failure
         return [heard[index] for index in range(self._placement.stages)]
+
+    def local_stages(self, arriving: Sequence[AbstractSet[str]], inside: Sequence[int]) -> dict[int, LocalStage]:
+        """This rank's stages, to be run.
+
+        Args:
+            arriving: by stage, the outputs whose gradients come.
+            inside: by stage, how many tensors the stages before hand over.
+        """
+        return {
+            index: self.local_stage(index, only_live(graphs, frozenset(arriving[index])), inside[index])
+            for index, graphs in self.traced.items()
+        }
 
     def local_stage(self, index: int, graphs: StageGraphs, inside: int) -> LocalStage:
         """A traced stage, to be run."""
@@ -186,15 +188,20 @@ class _Tracing:
             first=self._placement.microbatches_of(index, settings.schedule.microbatches).start,
         )
 
-    def _trace(self, index: int, heard: Mapping[int, _News]) -> tuple[_News, AnnopipeError | None]:
+    def _trace(self, index: int, heard: Mapping[int, _StageFacts]) -> tuple[_StageFacts, AnnopipeError | None]:
         told = [heard[source].boundary for source in self._placement.predecessors[index]]
         before = [boundary for boundary in told if boundary is not None]
         try:
+            if self._settings.loss_fn is not None and self._has_batch_loss(index):
+                check_batch_loss(self._settings.loss_fn, self._call.target)
             graphs = self.traced[index] = self._graphs(index, before, self._loss_fn(index))
-            return self._news(index, graphs, sum(len(boundary.tensors) for boundary in before)), None
+            return self._facts_of(index, graphs, sum(len(boundary.tensors) for boundary in before)), None
         except AnnopipeError as error:
-            hint = self._missing_target(index, before)
-            return _News(error=f"{type(error).__name__}: {error}{hint}"), error
+            if self._lacks_target(index, before):
+                said = f"step was called without target on the rank of the last stage, and loss_fn takes one ({error})"
+            else:
+                said = f"{type(error).__name__}: {error}{_told(before, self._placement.predecessors[index])}"
+            return _StageFacts(error=said), error
 
     def _graphs(self, index: int, before: Sequence[Boundary], loss_fn: Loss | None) -> StageGraphs:
         module, call = self._modules[index], self._call
@@ -221,24 +228,24 @@ class _Tracing:
         whole = index in placement.batch_wide and index in placement.output_stages
         return whole and settings.loss_fn is not None and not settings.evaluates
 
-    def _missing_target(self, index: int, before: Sequence[Boundary]) -> str:
-        """A hint for a stage that can be traced without the loss, which was given no target."""
+    def _lacks_target(self, index: int, before: Sequence[Boundary]) -> bool:
+        """Whether a stage that cannot be traced with the loss can be without it, and was given no target."""
         if self._loss_fn(index) is None or self._call.target is not None:
-            return ""
+            return False
         try:
             self._graphs(index, before, None)
         except AnnopipeError:
-            return ""
-        return "; step was called without target on this rank, that of the loss"
+            return False
+        return True
 
-    def _news(self, index: int, graphs: StageGraphs, handed: int) -> _News:
+    def _facts_of(self, index: int, graphs: StageGraphs, handed: int) -> _StageFacts:
         placement, call, backward = self._placement, self._call, graphs.backward
         if placement.copies > 1:
             _check_copied(index, graphs)
         needs = gradient_needs(backward)
         ports = {p.source: p.name for p in backward.outputs if p.role == "input_grad"} if backward else {}
         tangents = frozenset(p.source for p in backward.inputs if p.role == "tangent") if backward else frozenset[str]()
-        return _News(
+        return _StageFacts(
             Boundary.of(graphs, index) if placement.successors[index] else None,
             tuple(needs[ports[path]] if path in ports else None for path in graphs.arguments.paths[:handed]),
             tangents if self._has_batch_loss(index) else frozenset(),
@@ -246,7 +253,16 @@ class _Tracing:
             frozenset(call.kwargs),
             bool(graphs.layout.losses) or self._has_batch_loss(index),
             region_paths(graphs.forward) if self._settings.recompute[index].regions else (),
+            dict(call.lengths),
         )
+
+
+def _told(before: Sequence[Boundary], sources: Sequence[int]) -> str:
+    """What the stages before hand on, for a message about the stage that takes it."""
+    if not before:
+        return ""
+    found = [f"stage {source} {boundary.described}" for source, boundary in zip(sources, before, strict=True)]
+    return f"\n  it was called with what {' and '.join(found)}"
 
 
 def _check_copied(index: int, graphs: StageGraphs) -> None:
@@ -259,15 +275,18 @@ def _check_copied(index: int, graphs: StageGraphs) -> None:
         )
 
 
-def _check_heard(settings: Settings, heard: Sequence[_News]) -> None:
-    given = frozenset[str]().union(*(news.given for news in heard))
-    if unknown := sorted(given.difference(*(news.accepts for news in heard))):
+def _check_heard(settings: Settings, heard: Sequence[_StageFacts]) -> None:
+    rank_of = settings.schedule.placement.rank_of
+    check_lengths([(rank, facts.lengths) for rank, facts in zip(rank_of, heard, strict=True)])
+    given = frozenset[str]().union(*(facts.given for facts in heard))
+    if unknown := sorted(given.difference(*(facts.accepts for facts in heard))):
         raise AgreedError(
-            f"no stage has a parameter named {', '.join(unknown)}: keyword arguments go to the stages that name them"
+            f"no stage has a parameter named {', '.join(unknown)}: keyword arguments go to the stages that name them; "
+            "of the parameters with defaults of a model that ap.split cuts, only those in its inputs=[...] reach stages"
         )
     kinds = {kind for rank in settings.schedule.ranks for action in rank for kind, _ in parts_of(action)}
     kinds |= {action.kind for rank in settings.schedule.ranks for action in rank}
-    if kinds.intersection(BACKWARDS) and not any(news.has_loss for news in heard):
+    if kinds.intersection(BACKWARDS) and not any(facts.has_loss for facts in heard):
         raise AgreedError(
             "the schedule has backwards and there is no loss: give Pipeline a loss_fn, or call ap.auxiliary_loss in a "
             "stage; for forwards alone, call eval"
@@ -279,21 +298,18 @@ def _in_buckets(graphs: StageGraphs, size_bytes: int | None) -> StageGraphs:
     if size_bytes is None:
         return graphs
     parts = (graphs.unshard, graphs.reduce_grad)
-    unshard, reduce_grad = (part and bucket(part, size_bytes=size_bytes) for part in parts)
+    unshard, reduce_grad = (bucket(part, size_bytes=size_bytes) if part is not None else None for part in parts)
     return dataclasses.replace(graphs, unshard=unshard, reduce_grad=reduce_grad)
 
 
-def _links(placement: Placement, heard: Sequence[_News], device: torch.device) -> dict[tuple[int, int], Link]:
+def _links(placement: Placement, heard: Sequence[_StageFacts], device: torch.device) -> dict[tuple[int, int], Link]:
     """What crosses each edge, with the gradients that a loss depends on."""
-    ports = [[leaf.port for leaf in news.boundary.tensors] if news.boundary else [] for news in heard]
-    returning = returning_gradients(placement, [news.needs for news in heard], ports, [news.outside for news in heard])
+    ports = [[leaf.port for leaf in facts.boundary.tensors] if facts.boundary else [] for facts in heard]
+    returning = returning_gradients(
+        placement, [facts.needs for facts in heard], ports, [facts.outside for facts in heard]
+    )
     boundaries = ((edge, heard[edge[0]].boundary) for edge in placement.edges)
     return {edge: Link(boundary, returning[edge], device) for edge, boundary in boundaries if boundary is not None}
-
-
-def talk(news: Any, source: int, settings: Settings, index: int) -> Any:
-    """What one rank says of a stage, on all of them."""
-    return settings.peers.broadcast(news, source, f"trace stage {index}")
 
 
 def accepted(module: nn.Module, kwargs: Mapping[str, Any], handed: int) -> dict[str, Any]:

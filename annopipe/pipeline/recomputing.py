@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from annopipe.errors import PipelineError
 from annopipe.graphs.recompute_choice import Recompute, RecomputeChoice, matching, recompute_choice
-from annopipe.pipeline.peers import AgreedError
+from annopipe.pipeline.ranks.peers import AgreedError
 
 __all__ = ["StageRecompute", "check_regions", "recompute_choices"]
 

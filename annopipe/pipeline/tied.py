@@ -13,59 +13,15 @@ from torch import nn
 
 from annopipe.errors import PipelineError
 from annopipe.graphs.distributed_tensors import Layout, is_distributed_tensor, local_part
-from annopipe.pipeline.messages import Messages, Received
-from annopipe.pipeline.peers import AgreedError, Peers
+from annopipe.pipeline.ranks.messages import Messages, Received
+from annopipe.pipeline.ranks.peers import AgreedError, Peers
+from annopipe.pipeline.stages.gradients_apart import gradients_apart
 from annopipe.scheduling.placement import Placement
 
-__all__ = ["TiedParameters", "tied_parameters", "with_copies"]
+__all__ = ["TiedParameters"]
 
 
 _PORTION_BYTES = 64 * 2**20
-
-
-def tied_parameters(stages: Sequence[nn.Module]) -> dict[str, str]:
-    """Which parameters of stages are one tensor: each further place, with the first; for ``Pipeline(tied=...)``.
-
-    Call it where all stages are there, before the stages of other ranks are dropped.
-
-    >>> first, last = nn.Linear(2, 2), nn.Linear(2, 2)
-    >>> last.weight = first.weight
-    >>> tied_parameters([first, last])
-    {'1.weight': '0.weight'}
-    """
-    first: dict[nn.Parameter, tuple[int, str]] = {}
-    found: dict[str, str] = {}
-    for index, module in enumerate(stages):
-        for name, parameter in module.named_parameters():
-            stage, source = first.setdefault(parameter, (index, name))
-            if stage != index:
-                found[f"{index}.{name}"] = f"{stage}.{source}"
-    return found
-
-
-def with_copies(tied: Mapping[str, str], modules: Mapping[int, nn.Module], placement: Placement) -> dict[str, str]:
-    """The tied parameters, and those that copies of a stage have in common.
-
-    Args:
-        tied: between stages of one copy.
-        modules: of this rank: what other ranks hold alone is theirs to tie.
-        placement: which stages are copies.
-
-    >>> from annopipe.scheduling import placement
-    >>> with_copies({"1.weight": "0.weight"}, {0: nn.Linear(1, 1, bias=False)}, placement.bidirectional(2))
-    {'1.weight': '0.weight', '2.weight': '0.weight', '3.weight': '1.weight'}
-    """
-    copies: dict[str, list[int]] = {}
-    for index, first in enumerate(placement.weights_of):
-        copies.setdefault(str(first), []).append(index)
-    own = ((placement.weights_of[index], module) for index, module in modules.items())
-    names = {f"{first}.{name}" for first, module in own for name, _ in module.named_parameters()}
-    names |= {name for pair in tied.items() for name in pair}
-    found = dict(tied)
-    for place in sorted(names):
-        stage, _, name = place.partition(".")
-        found |= {f"{other}.{name}": place for other in copies.get(stage, ()) if str(other) != stage}
-    return found
 
 
 class TiedParameters:
@@ -93,7 +49,8 @@ class TiedParameters:
             here = [place for place in places if placement.rank_of[int(place.partition(".")[0])] == rank]
             if here and (parameter := _the_one(here, modules)) is not None and len(holders) > 1:
                 self._holders[root], self._own[root] = holders, parameter
-        self._any = bool(tied)
+        self._any = bool(tied) or placement.copies > 1
+        self._buffers = _copied_buffers(modules, placement)
         self.counted_elsewhere = {own for root, own in self._own.items() if self._holders[root][0] < rank}
 
     def check(self, peers: Peers) -> None:
@@ -103,7 +60,8 @@ class TiedParameters:
         """
         if not self._any:
             return
-        own = {root: (_kind(p), "" if self._checked else _digest(p)) for root, p in self._own.items()}
+        copied: dict[str, torch.Tensor] = {**self._own, **self._buffers}
+        own = {root: (_kind(value), "" if self._checked else _digest(value)) for root, value in copied.items()}
         everyone = peers.gather(own, "the copies of tied parameters")
         first: dict[str, tuple[int, tuple[str, str]]] = {}
         for rank, described in enumerate(everyone):
@@ -112,8 +70,8 @@ class TiedParameters:
                 if found != expected:
                     what = "values" if found[0] == expected[0] else f"kinds, {expected[0]} and {found[0]}"
                     raise AgreedError(
-                        f"the copies of tied parameter {root} on ranks {other} and {rank} have different {what}: load "
-                        "or initialise them alike"
+                        f"the copies of {root} on ranks {other} and {rank} have different {what}: load or initialise "
+                        "them alike"
                     )
         self._checked = True
 
@@ -121,20 +79,10 @@ class TiedParameters:
     def summed(self, messages: Messages) -> Iterator[None]:
         """Add to every copy's gradient the sum of what all copies get inside."""
         trained = {root: parameter for root, parameter in self._own.items() if parameter.requires_grad}
-        before = {root: parameter.grad for root, parameter in trained.items()}
-        for parameter in trained.values():
-            parameter.grad = None
-        try:
+        with gradients_apart(trained.values()):
             yield
-            found = self._sums(trained, messages)
-        except BaseException:
-            for root, parameter in trained.items():
-                parameter.grad = before[root]
-            raise
-        for root, parameter in trained.items():
-            earlier = before[root]
-            more = found[root]
-            parameter.grad = earlier if more is None else more if earlier is None else earlier.add_(more)
+            for root, total in self._sums(trained, messages).items():
+                trained[root].grad = total
 
     def _sums(self, trained: Mapping[str, nn.Parameter], messages: Messages) -> dict[str, torch.Tensor | None]:
         """By root: what all copies got; None where no copy got anything."""
@@ -172,6 +120,18 @@ class TiedParameters:
         for gradient in rest:
             total += gradient
         return Layout.of(parameter).wrap(total) if is_distributed_tensor(parameter) else total
+
+
+def _copied_buffers(modules: Mapping[int, nn.Module], placement: Placement) -> dict[str, torch.Tensor]:
+    """The buffers in the state of this rank's modules that another copy of the model has, too."""
+    if placement.copies == 1:
+        return {}
+    return {
+        f"{placement.weights_of[index]}.{name}": buffer
+        for index, module in modules.items()
+        for name, buffer in module.named_buffers()
+        if name in module.state_dict()
+    }
 
 
 def _gradient(parameter: nn.Parameter) -> torch.Tensor:
@@ -227,11 +187,11 @@ def _the_one(places: Sequence[str], modules: Mapping[int, nn.Module]) -> nn.Para
     return found[0] if found else None
 
 
-def _kind(parameter: nn.Parameter) -> str:
+def _kind(parameter: torch.Tensor) -> str:
     placed = f" {parameter.placements}" if is_distributed_tensor(parameter) else ""
     return f"{parameter.dtype} {tuple(parameter.shape)}{placed} requires_grad={parameter.requires_grad}"
 
 
-def _digest(parameter: nn.Parameter) -> str:
+def _digest(parameter: torch.Tensor) -> str:
     values = local_part(parameter).detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
     return hashlib.sha256(values).hexdigest()

@@ -11,8 +11,9 @@ from torch.utils.checkpoint import checkpoint
 import annopipe as ap
 from annopipe.costs.stored import stored_bytes
 from annopipe.errors import CaptureError, PipelineError
-from annopipe.pipeline.stage import LocalStage
-from tests.pipeline.trial import SCHEDULES, Trial, batches, refused
+from annopipe.graphs.meta import placement
+from annopipe.pipeline.stages.stage import LocalStage
+from tests.pipeline.trial import SCHEDULES, Trial, batches, close, refused
 
 FORMS = (None, "mlp", ["mlp/wide", "head"], "all", 0.3, {0: "all"})
 
@@ -144,8 +145,26 @@ def a_region_that_no_stage_has_is_refused_everywhere():
 
 def evaluation_computes_nothing_again():
     trial = Trial(Stage, recompute="all")
-    args = [args for args, _, _ in batches(3)]
-    trial.pipe.eval(torch.cat([x for (x,) in args]))
+    calls = batches(3)
+    began, begin = [], LocalStage.begin_step
+    with unittest.mock.patch.object(LocalStage, "begin_step", lambda *given: began.append(given[0]) or begin(*given)):
+        outputs = trial.pipe.eval(torch.cat([x for (x,), _, _ in calls]))
+        evaluated = [stage.graphs for stage in began]
+        began.clear()
+        trial.pipe.step_microbatches(*zip(*calls, strict=True))
+    assert len(evaluated) == len(began) == len(trial.mine)
+    assert all(graphs.backward is None and "recompute" not in phases(graphs.forward) for graphs in evaluated)
+    assert all("recompute" in phases(stage.graphs.backward) for stage in began)
+    for module in trial.whole:
+        module.eval()
+    assert (outputs is not None) == trial.pipe.holds_last
+    for (args, _, _), output in zip(calls, outputs or [], strict=outputs is not None):
+        close(output, trial.forward(args).detach(), "output")
+
+
+def phases(graph):
+    places = (placement(node) for node in graph.graph.nodes)
+    return {place.phase for place in places if place is not None}
 
 
 CASES = (

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import annopipe as ap
-from tests.pipeline.trial import close, run_cases
+from annopipe.errors import PipelineError
+from tests.pipeline.trial import close, refused, run_cases
 
 WIDTH = 6
 
@@ -68,6 +69,17 @@ def contrastive(output, _):
     return F.cross_entropy(scores, labels) + F.cross_entropy(scores.T, labels)
 
 
+class Tempered(nn.Module):
+    """A loss with a temperature of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.temperature = nn.Parameter(torch.ones(()))
+
+    def forward(self, output, target):
+        return self.temperature * contrastive(output, target)
+
+
 def ranks():
     return dist.get_world_size() if dist.is_initialized() else 1
 
@@ -94,6 +106,16 @@ def check(mine, whole, tolerance=1e-12):
             close(parameter.grad, expected[name].grad, f"gradient of {index}.{name}", tolerance)
 
 
+def train(mine, whole):
+    """A step of the same optimizer on both, so that the next one sees other values."""
+    for modules in (mine, whole):
+        parameters = [p for module in modules if module is not None for p in module.parameters()]
+        if parameters:
+            optimizer = torch.optim.SGD(parameters, lr=0.05)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 def batch(microbatches, seed=3):
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(2 * microbatches, WIDTH, generator=generator) for _ in range(3)]
@@ -116,6 +138,7 @@ def run_dag(placement, makes, forward, *, microbatches, steps=2):
             for loss, other in zip(losses or expected, expected, strict=True):
                 close(loss, other.detach(), "loss")
             check(mine, whole)
+            train(mine, whole)
         outputs = pipe.eval(x)
         if outputs is not None:
             close(torch.cat(outputs), forward(whole, x).detach(), "output")
@@ -178,9 +201,31 @@ def a_loss_over_the_whole_batch_has_the_gradients_of_one_call():
             loss = contrastive(whole[2](whole[0](image), whole[1](text)), None)
             (scale * loss).backward()
             check(mine, whole)
+            train(mine, whole)
             if losses is not None:
                 (found,) = losses
                 close(found, loss.detach(), "loss")
+
+
+def a_loss_over_the_whole_batch_that_is_trained_itself_is_refused():
+    placement = ap.placement.towers([0], [1 % ranks()], top=[ranks() - 1], batch_wide=True)
+    schedule = ap.ScheduleSpec(placement, 4).build()
+    image, text, target = batch(4)
+
+    def step(loss_fn, target=None):
+        mine, _ = held(placement, [lambda: Image("image"), lambda: Text("text"), Both])
+        ap.Pipeline(mine, schedule, loss_fn=loss_fn).step(image=image, text=text, target=target)
+
+    refused(PipelineError, "loss_fn has a parameter, temperature, that requires grad", lambda: step(Tempered()))
+    step(Tempered().requires_grad_(requires_grad=False))
+    refused(PipelineError, "given target, that requires grad", lambda: step(contrastive, target.requires_grad_()))
+    if ranks() == 1:  # found in the step, after which the connections would be closed
+        scale = torch.ones((), requires_grad=True)
+        refused(
+            PipelineError,
+            "reads a tensor of shape () that requires grad",
+            lambda: step(lambda output, target: scale * contrastive(output, target)),
+        )
 
 
 def two_copies_of_the_model_add_up_to_the_gradients_of_one():
@@ -195,6 +240,8 @@ def two_copies_of_the_model_add_up_to_the_gradients_of_one():
             whole = [build(s, Block) for s in range(count)]
             pipe = ap.Pipeline(mine, schedule, loss_fn=squares, fixed_sums=microbatches == 7)
             for step in range(2):
+                if step:
+                    train(mine, whole)
                 x, y, _ = batch(microbatches, step)
                 losses = pipe.step(x, target=y)
                 expected = []
@@ -208,11 +255,37 @@ def two_copies_of_the_model_add_up_to_the_gradients_of_one():
                     if s in schedule.placement.stages_on[rank()]
                     for m in pipe.schedule.placement.microbatches_of(s, microbatches)
                 ]
-                assert (losses or []) == [] or len(losses) == len(seen)
-                for m, loss in zip(seen, losses or [], strict=bool(losses)):
+                assert len(losses or []) == len(seen)
+                for m, loss in zip(seen, losses or [], strict=True):
                     close(loss, expected[m].detach(), "loss")
             parameters = [p for part in whole for p in part.parameters()]
             close(ap.clip_grad_norm_(pipe, 0.1), nn.utils.clip_grad_norm_(parameters, 0.1).double(), "norm")
+
+
+class Biased(Block):
+    """With a buffer that a checkpoint holds."""
+
+    def __init__(self, bias):
+        super().__init__()
+        self.register_buffer("bias", torch.full((WIDTH,), float(bias)))
+
+    def forward(self, x):
+        return super().forward(x) + self.bias
+
+
+def copies_with_other_buffers_are_refused_everywhere():
+    if ranks() % 2:
+        return
+    schedule = ap.schedule("dualpipe", ranks=ranks(), microbatches=2)
+    own = {schedule.placement.weights_of[s] for s in schedule.placement.stages_on[rank()]}
+    x, y, _ = batch(2)
+
+    def step(bias):
+        mine = [build(s, lambda: Biased(bias)) if s in own else None for s in range(ranks())]
+        ap.Pipeline(mine, schedule, loss_fn=squares).step(x, target=y)
+
+    step(1)
+    refused(ap.PipelineError, "bias on ranks 0 and", lambda: step(rank()))
 
 
 def operations_may_move_what_is_saved_away_and_back():
@@ -247,7 +320,9 @@ CASES = (
     an_output_that_three_stages_take_gets_the_sum_of_their_gradients,
     towers_meet_and_take_their_inputs_by_name,
     a_loss_over_the_whole_batch_has_the_gradients_of_one_call,
+    a_loss_over_the_whole_batch_that_is_trained_itself_is_refused,
     two_copies_of_the_model_add_up_to_the_gradients_of_one,
+    copies_with_other_buffers_are_refused_everywhere,
     operations_may_move_what_is_saved_away_and_back,
 )
 

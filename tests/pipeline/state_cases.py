@@ -1,5 +1,6 @@
 """Rank program: losses, parameters that are frozen, unused or tied, buffers, random numbers, evaluation, memory."""
 
+import copy
 import gc
 import itertools
 import re
@@ -12,7 +13,7 @@ from torch import nn
 
 import annopipe as ap
 from annopipe.errors import PipelineError
-from annopipe.pipeline.stage import LocalStage
+from annopipe.pipeline.stages.stage import LocalStage
 from tests.pipeline.trial import SCHEDULES, Trial, batches, close, refused, run_cases, seeded, squares
 
 
@@ -455,6 +456,37 @@ def a_tied_parameter_that_nothing_uses_has_no_gradient():
         trial.both(batches(3))
 
 
+class Language(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.first, self.last = nn.Embedding(9, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+        self.head = nn.Linear(6, 9, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.last(torch.tanh(self.first(self.embed(x))))))
+
+
+def parameters_that_split_has_seen_in_two_stages_are_tied():
+    ranks = dist.get_world_size() if dist.is_initialized() else 1
+    if ranks > 2:
+        return
+    rank = dist.get_rank() if ranks > 1 else 0
+    torch.manual_seed(4)
+    whole, model = Language(), Language()
+    model.load_state_dict(whole.state_dict())
+    stages = ap.split(model, at=["last"])
+    schedule = ap.schedule("1f1b" if ranks == 2 else "zbv", ranks=ranks, microbatches=2)
+    mine = [stage if schedule.placement.rank_of[at] == rank else None for at, stage in enumerate(stages)]
+    pipe = ap.Pipeline(copy.deepcopy(mine), schedule, loss_fn=entropy)
+    ((x,), _, y), *_ = tokens(4)
+    pipe.step(x, target=y)
+    for a, b in zip(x.chunk(2), y.chunk(2), strict=True):
+        entropy(whole(a), b).backward()
+    for name, parameter in pipe.named_parameters():
+        close(parameter.grad, whole.get_parameter(name.partition(".")[2]).grad, name)
+
+
 def share_extra(stages):
     if 0 in stages and max(stages):
         stages[max(stages)].extra = stages[0].extra
@@ -553,6 +585,7 @@ CASES = (
     a_step_that_failed_keeps_nothing,
     dropout_is_the_same_in_forward_and_backward,
     tied_parameters_have_one_gradient_and_stay_identical,
+    parameters_that_split_has_seen_in_two_stages_are_tied,
     a_tied_parameter_that_nothing_uses_has_no_gradient,
     copies_of_a_tied_parameter_that_differ_are_refused_everywhere,
     as_many_microbatches_are_alive_as_the_simulator_says,

@@ -3,7 +3,7 @@
 import pytest
 
 import annopipe as ap
-from annopipe.pipeline.acknowledgements import acknowledged
+from annopipe.pipeline.ranks.acknowledgements import acknowledged
 
 
 @pytest.mark.parametrize("name", ["1f1b", "gpipe", "zb-h1", "zbv", "dualpipev", "interleaved-1f1b", "wave"])

@@ -20,6 +20,7 @@ ON_SEVERAL_RANKS = {
     ("state_cases", 2): (
         "evaluation_is_possible_at_any_time",
         "copies_of_a_tied_parameter_that_differ_are_refused_everywhere",
+        "parameters_that_split_has_seen_in_two_stages_are_tied",
     ),
     ("expert_cases", 4): ("experts_are_shared_inside_a_pipeline",),
     ("parallel_cases", 2): (

@@ -8,10 +8,10 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import annopipe as ap
-from annopipe.pipeline.combined import Combined
-from annopipe.pipeline.graph_call import GraphCall
-from annopipe.pipeline.module_state import state_of
-from annopipe.pipeline.stage import LocalStage
+from annopipe.pipeline.calls.module_state import state_of
+from annopipe.pipeline.stages.combined import Combined
+from annopipe.pipeline.stages.graph_call import GraphCall
+from annopipe.pipeline.stages.stage import LocalStage
 
 LAYERS = 5
 

@@ -2,7 +2,7 @@ import torch
 from torch import nn
 
 import annopipe as ap
-from annopipe.pipeline.liveness import gradient_needs, only_live, returning_gradients
+from annopipe.pipeline.stages.liveness import gradient_needs, only_live, returning_gradients
 
 
 class Two(nn.Module):

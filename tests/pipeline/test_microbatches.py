@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 import annopipe as ap
-from annopipe.pipeline.microbatches import positional_names, split_batch
+from annopipe.pipeline.calls.microbatches import positional_names, split_batch
 
 
 def test_the_longest_path_decides_which_dimension_is_cut():

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 import annopipe as ap
-from annopipe.pipeline import pipeline
-from annopipe.pipeline import prepared as prepared_module
+from annopipe.pipeline import running
+from annopipe.pipeline.calls import prepared as prepared_module
+from annopipe.pipeline.calls.signatures import key_of
 from annopipe.pipeline.pipeline import Pipeline
-from annopipe.pipeline.signatures import key_of
-from annopipe.pipeline.stage import LocalStage
+from annopipe.pipeline.stages.stage import LocalStage
 
 
 class Powered(nn.Module):
@@ -38,8 +38,8 @@ X = torch.ones(4, 4)
 def prepared(monkeypatch):
     """How often a pipeline was prepared."""
     found = []
-    original = pipeline.prepare
-    monkeypatch.setattr(pipeline, "prepare", lambda *args, **named: found.append(args) or original(*args, **named))
+    original = running.prepare
+    monkeypatch.setattr(running, "prepare", lambda *args, **named: found.append(args) or original(*args, **named))
     return found
 
 

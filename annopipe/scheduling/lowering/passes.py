@@ -5,13 +5,14 @@ Does        UNSHARD, RESHARD, REDUCE_GRAD (with `parameters`), then SEND and REC
 Guarantees  the result passes the check, computes the same in the same order, and lowering it again gives the same.
 """
 
+from annopipe.scheduling.actions import MESSAGES, PARAMETERS
 from annopipe.scheduling.lowering.compute_only import compute_only
 from annopipe.scheduling.lowering.messages import add_messages
 from annopipe.scheduling.lowering.reduce_grads import add_reduce_grads
 from annopipe.scheduling.lowering.unshards import add_reshards, add_unshards
 from annopipe.scheduling.programs import Programs
 
-__all__ = ["lower"]
+__all__ = ["lower", "with_messages"]
 
 
 def lower(programs: Programs, *, parameters: bool = False, max_active: int = 3, rendezvous: bool = True) -> Programs:
@@ -36,3 +37,18 @@ def lower(programs: Programs, *, parameters: bool = False, max_active: int = 3, 
         found = add_reshards(found)
         found = add_reduce_grads(found)
     return add_messages(found, rendezvous=rendezvous)
+
+
+def with_messages(programs: Programs) -> Programs:
+    """The programs with messages; those that say when parameters are gathered and reduced stay as they are otherwise.
+
+    Raises ScheduleError when ranks wait for each other.
+
+    >>> from annopipe.scheduling import placement
+    >>> with_messages(Programs.of(placement.linear(2), 1, [["0UNSHARD", "0F0", "0B0"], ["1F0", "1B0"]])).texts()
+    [['0UNSHARD', '0F0', '0SEND_F0', '0RECV_B0', '0B0'], ['1RECV_F0', '1F0', '1B0', '1SEND_B0']]
+    """
+    kinds = {programs.numbering.kind(number) for program in programs.ranks for number in program}
+    if kinds.isdisjoint(PARAMETERS):
+        return lower(programs)
+    return add_messages(programs) if kinds.isdisjoint(MESSAGES) else programs

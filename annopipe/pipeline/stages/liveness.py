@@ -13,7 +13,7 @@ from annopipe.graphs.extraction import extract
 from annopipe.graphs.ops import has_effect
 from annopipe.graphs.stage_graph import StageGraph, body, input_nodes, output_nodes
 from annopipe.graphs.stage_graphs import AUXILIARY_LOSS, LOSS, StageGraphs
-from annopipe.pipeline.dead_gradients import node_needs, without_dead
+from annopipe.pipeline.stages.dead_gradients import node_needs, without_dead
 from annopipe.scheduling.placement import Placement
 
 __all__ = ["Needs", "gradient_needs", "only_live", "returning_gradients"]

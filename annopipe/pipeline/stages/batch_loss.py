@@ -1,21 +1,30 @@
 """A loss that needs the whole batch, such as a contrastive one: between all forwards and all backwards of its stage.
 
 The outputs of all microbatches are put together along their first dimension (scalars become a vector), and so are the
-targets; ``loss_fn`` is called once, and its gradients are cut up again. It runs as it is, outside of the stage's graph.
+targets; ``loss_fn`` is called once, and its gradients are cut up again. It runs as it is, outside of the stage's graph,
+and is differentiated with respect to the outputs only: anything else that is trained in it is refused.
 """
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from annopipe import pytrees
 from annopipe.errors import PipelineError
+from annopipe.graphs.arguments import TARGET
 from annopipe.graphs.stage_graphs import StageGraphs
 
-__all__ = ["BatchLoss", "Scale"]
+__all__ = ["BatchLoss", "Scale", "check_batch_loss"]
 
 Scale = float | torch.Tensor
+
+_ONLY_OUTPUTS = (
+    "that requires grad, and a loss over the whole batch gives gradients to the outputs of its stage only: make what "
+    "is trained a part of the stage's module, and let the module return what loss_fn needs of it"
+)
 
 
 class BatchLoss:
@@ -57,7 +66,8 @@ class BatchLoss:
             targets: of all microbatches.
             scale: what the loss is multiplied with before it is differentiated.
 
-        Raises PipelineError when ``loss_fn`` does not give a scalar that depends on the outputs.
+        Raises PipelineError when ``loss_fn`` does not give a scalar that depends on the outputs, or depends on another
+        tensor that requires grad.
         """
         if self.found is None:
             self._compute(targets, scale)
@@ -76,6 +86,10 @@ class BatchLoss:
                     f"stage {self._stage}: loss_fn is called once with the outputs of all microbatches, and has to "
                     "return one number that depends on them"
                 )
+            others = [leaf for leaf in _leaves(loss) if not any(leaf is output for output in wanted)]
+            if others:
+                shapes = ", ".join(str(tuple(leaf.shape)) for leaf in others)
+                raise PipelineError(f"stage {self._stage}: loss_fn reads a tensor of shape {shapes} {_ONLY_OUTPUTS}")
             found = torch.autograd.grad(loss * scale, wanted, allow_unused=True)
         self.found = loss.detach()
         self._gradients = {microbatch: {} for microbatch in microbatches}
@@ -84,6 +98,36 @@ class BatchLoss:
                 sizes = [piece[name].shape[0] if piece[name].dim() else 1 for piece in pieces]
                 for microbatch, piece, part in zip(microbatches, pieces, gradient.split(sizes), strict=True):
                     self._gradients[microbatch][name] = part.reshape(piece[name].shape)
+
+
+def check_batch_loss(loss_fn: Callable[[Any, Any], torch.Tensor], target: Any) -> None:
+    """Raises PipelineError for a loss over the whole batch that could not give all gradients that are asked for.
+
+    Args:
+        loss_fn: what is called.
+        target: of one microbatch.
+
+    >>> check_batch_loss(nn.CrossEntropyLoss(), torch.arange(3))
+    """
+    inside = inspect.unwrap(loss_fn)
+    for name, parameter in inside.named_parameters() if isinstance(inside, nn.Module) else ():
+        if parameter.requires_grad:
+            raise PipelineError(f"loss_fn has a parameter, {name}, {_ONLY_OUTPUTS}")
+    for path, leaf in zip(pytrees.leaf_paths(target, TARGET), pytrees.tree_leaves(target), strict=True):
+        if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+            raise PipelineError(f"loss_fn is given {path}, {_ONLY_OUTPUTS}, or detach the target")
+
+
+def _leaves(loss: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensors that would get a gradient from a loss."""
+    pending, seen = [loss.grad_fn], set()
+    while pending:
+        node = pending.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            pending += [before for before, _ in node.next_functions]
+            if isinstance(leaf := getattr(node, "variable", None), torch.Tensor):
+                yield leaf
 
 
 def _joined(pieces: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from annopipe.pipeline.acknowledgements import Message, messages_of
-from annopipe.pipeline.boundary import Link
-from annopipe.pipeline.messages import Messages, Received
+from annopipe.pipeline.ranks.acknowledgements import Message, messages_of
+from annopipe.pipeline.ranks.messages import Messages, Received
+from annopipe.pipeline.stages.boundary import Link
 from annopipe.scheduling.actions import Action
 from annopipe.scheduling.placement import Placement
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from annopipe.pipeline.closing import close_connections
+from annopipe.pipeline.ranks.closing import close_connections
 
 __all__ = ["Alarm"]
 

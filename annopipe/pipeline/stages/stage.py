@@ -11,10 +11,10 @@ from torch import nn
 from annopipe.errors import PipelineError
 from annopipe.graphs.stage_graph import StageGraph
 from annopipe.graphs.stage_graphs import LOSS, StageGraphs
-from annopipe.pipeline.batch_loss import BatchLoss
-from annopipe.pipeline.graph_call import GraphCall
-from annopipe.pipeline.module_state import ModuleState
-from annopipe.pipeline.parameters import StageParameters
+from annopipe.pipeline.calls.module_state import ModuleState
+from annopipe.pipeline.stages.batch_loss import BatchLoss
+from annopipe.pipeline.stages.graph_call import GraphCall
+from annopipe.pipeline.stages.parameters import StageParameters
 
 __all__ = ["LocalStage"]
 
@@ -27,7 +27,7 @@ class LocalStage:
     Attributes:
         index: its number.
         module, graphs: what it is and what it was traced into.
-        parameters: of the module, gathered where they are shared, and their gradients.
+        parameters: of the module, gathered where they are sharded, and their gradients.
         inputs: input port of each tensor that the stage before hands over, or of each argument's tensor.
         input_gradients: for each of these, the port of its gradient; None where there is none.
         losses: by name and microbatch: of ``loss_fn`` on the last stage, and auxiliary ones.

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from annopipe.pipeline.stage import LocalStage
+from annopipe.pipeline.stages.stage import LocalStage
 from annopipe.scheduling.placement import Placement
 
 __all__ = ["in_order", "of_last"]

@@ -19,9 +19,9 @@ import torch.distributed as dist
 from annopipe.errors import AnnopipeError, PipelineError
 from annopipe.graphs.process_groups import host_timeout, is_distributed
 from annopipe.ordering.gathering import gather, message_device
-from annopipe.pipeline.alarm import Alarm
-from annopipe.pipeline.closing import reason_of, was_closed
 from annopipe.pipeline.places import place_of
+from annopipe.pipeline.ranks.alarm import Alarm
+from annopipe.pipeline.ranks.closing import reason_of, was_closed
 
 __all__ = ["AgreedError", "Peers", "place_in"]
 
@@ -228,7 +228,7 @@ class Peers:
             raise self.lost(f"all ranks to {what}", error) from error
         return found.to(value.device)
 
-    def broadcast(self, item: Any, source: int, what: str) -> Any:
+    def broadcast(self, item: T, source: int, what: str) -> T:
         """The item of one rank, on all of them.
 
         Raises PipelineError when it does not come within the timeout.

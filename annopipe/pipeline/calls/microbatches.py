@@ -1,4 +1,4 @@
-"""Split a batch into microbatches, and give the tensors of a call the names of a stage's input ports."""
+"""Split a batch into microbatches."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -10,19 +10,8 @@ from torch import nn
 from annopipe import pytrees
 from annopipe.errors import PipelineError
 from annopipe.graphs.arguments import TARGET
-from annopipe.graphs.snapshots import HoldsTensorError, snapshot
-from annopipe.graphs.stage_graphs import StageGraphs
 
-__all__ = [
-    "BatchDims",
-    "call_values",
-    "constant_text",
-    "graph_values",
-    "later_values",
-    "positional_names",
-    "signature_text",
-    "split_batch",
-]
+__all__ = ["BatchDims", "positional_names", "split_batch"]
 
 # The dimension that is cut, by argument; None where every microbatch gets the whole.
 BatchDims = Mapping[str, int | None]
@@ -101,65 +90,3 @@ def positional_names(module: nn.Module, count: int) -> list[str]:
             break
     first = 0 if more == "arguments" else len(names)
     return [names[at] if at < len(names) else f"{more}.{at - first}" for at in range(count)]
-
-
-def call_values(graphs: StageGraphs, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any) -> dict[str, Any]:
-    """Values by input port of a call of the first stage."""
-    targets = {TARGET: target} if graphs.layout.has_loss else {}
-    return graphs.bind_inputs(*args, **kwargs, **targets)
-
-
-def later_values(graphs: StageGraphs, kwargs: Mapping[str, Any], target: Any) -> dict[str, Any]:
-    """Values by input port of what a later stage is called with besides what the stage before hands on.
-
-    Raises PipelineError or CaptureError for a value that is not as it was when the stage was traced.
-    """
-    named = {**_by_parameter(graphs, kwargs), **({TARGET: target} if graphs.layout.has_loss else {})}
-    ports = {port.name: port for port in graphs.forward.inputs}
-    constants = {guard.path: guard for guard in (*graphs.arguments.guards, *graphs.target_arguments.guards)}
-    values: dict[str, Any] = {}
-    for name, value in named.items():
-        for path, leaf in zip(pytrees.leaf_paths(value, name), pytrees.tree_leaves(value), strict=True):
-            port = ports.get(f"input.{path}")
-            if path in constants:
-                constants[path].check(leaf)
-            elif port is not None:
-                reason = port.mismatch(leaf)
-                if reason:
-                    raise PipelineError(f"{path}: {reason}; every microbatch of a step has the same shapes")
-                values[port.name] = leaf
-    return values
-
-
-def _by_parameter(graphs: StageGraphs, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Keyword arguments as forward has them: those without a parameter of their own together, under that of ``**``."""
-    parameters = graphs.arguments.signature.parameters
-    rest = [name for name, parameter in parameters.items() if parameter.kind is parameter.VAR_KEYWORD]
-    named = {name: value for name, value in kwargs.items() if name in parameters and name not in rest}
-    return {**named, **{name: {k: v for k, v in kwargs.items() if k not in named} for name in rest}}
-
-
-def graph_values(graphs: StageGraphs, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values without history, in the memory format that the stage was traced with."""
-    ports = {port.name: port for port in graphs.forward.inputs}
-    return {name: ports[name].laid_out(value.detach()) for name, value in values.items() if name in ports}
-
-
-def signature_text(value: Any) -> str:
-    """The structure, shapes, dtypes and constants of arguments, for messages."""
-    leaves, spec = pytrees.tree_flatten(value)
-    kinds = [
-        f"{leaf.dtype}{tuple(leaf.shape)}{leaf.requires_grad}"
-        if isinstance(leaf, torch.Tensor)
-        else constant_text(leaf)
-        for leaf in leaves
-    ]
-    return f"{spec} {kinds}"
-
-
-def constant_text(leaf: Any) -> str:
-    """A constant in full, as the guards of a graph compare it; arrays print the same when they differ in the middle."""
-    try:
-        return repr(leaf) if isinstance(leaf, (bool, int, float, str, type(None))) else repr(snapshot(leaf))
-    except HoldsTensorError:
-        return repr(leaf)  # tracing refuses it

@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from annopipe.errors import PipelineError
-from annopipe.pipeline.gathering import Reads
+from annopipe.pipeline.data_parallel.gathering import Reads
 
 __all__ = ["shard"]
 
@@ -36,25 +36,26 @@ def shard(
     divide_by: int | None = None,
     ignore: Iterable[str] = (),
 ) -> nn.Module:
-    """Share a module's parameters and gradients among data-parallel ranks, each of which has other data.
+    """Shard a module's parameters and gradients over data-parallel ranks, each of which has other data.
 
     Every parameter becomes a DTensor, under its own name. Where the forward of the module, or of a module in it, reads
     the parameter, it gets the whole one; its gradient is the mean over the ranks, as from ``DistributedDataParallel``.
-    Parameters that an earlier call has made stay as they are: share experts over their own mesh first, then the
+    Parameters that an earlier call has made stay as they are: shard experts over their own mesh first, then the
     rest. Modules that share a parameter, as tied stages of one rank do, have to be in one call:
     ``shard(nn.ModuleList(stages), mesh)``. All ranks of the mesh call it and get the values of the first one; on the
     meta device nothing is sent, and ``to_empty`` gives memory to this rank's parts only.
 
-    In a pipeline a stage gathers its parameters once per step, and reduces the sum of its microbatches' gradients once.
-    A forward that is called by other means than the module, such as ``module.forward(x)``, reads DTensors. Traced with
-    ``strict=True``, each read of a parameter reduces a gradient of its own, and these are added up afterwards.
+    In a pipeline a stage gathers its parameters once per step, or where the schedule has UNSHARD, and reduces the sum
+    of its microbatches' gradients once. A forward that is called by other means than the module, such as
+    ``module.forward(x)``, reads DTensors. Traced with ``strict=True``, each read of a parameter reduces a gradient of
+    its own, and these are added up afterwards.
 
     Args:
         module: changed in place; also on the meta device.
-        mesh: one dimension of ranks; for "hybrid" two, with names: ranks repeat along the first and share along the
-            second.
+        mesh: one dimension of ranks; for "hybrid" two, with names: parameters repeat along the first and are sharded
+            along the second.
         mode: "shard": each rank holds a part of the first dimension, and the whole only while it computes;
-            "replicate": each rank holds all; "hybrid": ranks share along one dimension of the mesh and repeat along
+            "replicate": each rank holds all; "hybrid": sharded along one dimension of the mesh, and repeated along
             the other.
         param_dtype: what forward and backward compute with; None is the parameter's own.
         reduce_dtype: what gradients are added up over ranks in; None is the parameter's own.
@@ -76,8 +77,8 @@ def shard(
     """
     _check_mesh(mesh, mode)
     repeated = {"replicate": mesh, "shard": None, "hybrid": _dimension(mesh, 0)}[mode]
-    shared = {"replicate": None, "shard": mesh, "hybrid": _dimension(mesh, 1)}[mode]
-    reads = Reads(shared, repeated, param_dtype, reduce_dtype, mesh.size() if divide_by is None else divide_by)
+    sharded = {"replicate": None, "shard": mesh, "hybrid": _dimension(mesh, 1)}[mode]
+    reads = Reads(sharded, repeated, param_dtype, reduce_dtype, mesh.size() if divide_by is None else divide_by)
     wanted = _wanted(module, tuple(ignore))
     made = {parameter: reads.distributed(parameter, mesh) for found in wanted.values() for parameter in found.values()}
     for child, found in wanted.items():

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from annopipe.errors import PipelineError
-from annopipe.pipeline.closing import reason_of, was_closed
+from annopipe.pipeline.ranks.closing import reason_of, was_closed
 
 __all__ = ["Messages", "Received"]
 
@@ -69,11 +69,6 @@ class Messages:
         while pending and pending[0].number < count:
             self._finish(pending[0].work, f"{pending[0].text} waited for rank {receiver} to take it")
             pending.popleft()
-
-    @property
-    def pending(self) -> int:
-        """How many tensors are kept because their receiver may not have them yet."""
-        return sum(map(len, self._sent.values()))
 
     def receive(self, text: str, sender: int, buffers: list[torch.Tensor], tag: int = 0) -> Received:
         """Ask for a message; of those with one tag, in the order in which they are sent."""

@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from torch import fx, nn
 
 from annopipe.errors import PipelineError
-from annopipe.pipeline.cutting import crossing_values, stages_of_nodes
-from annopipe.pipeline.stage_modules import add_rest, build_stage
-from annopipe.pipeline.top_level import read_forward
+from annopipe.pipeline.cuts.cutting import crossing_values, stages_of_nodes
+from annopipe.pipeline.cuts.stage_modules import add_rest, build_stage
+from annopipe.pipeline.cuts.top_level import read_forward
+from annopipe.pipeline.ties import note_ties
 
 __all__ = ["split"]
 
@@ -27,8 +28,9 @@ def split(model: nn.Module, at: Sequence[str], *, inputs: Sequence[str] = ()) ->
     """Cut a model into stages; each name in ``at`` is the module that the next stage begins with.
 
     Every stage but the last returns a tuple, the arguments of the next one. Stages share parameters and buffers with
-    the model; a module that two stages use (tied weights) is in both. What the forward decides by Python values, such
-    as ``self.training`` or the number of layers, stays as it is when the model is cut.
+    the model; a module that two stages use (tied weights) is in both, and ``Pipeline`` keeps it one over ranks. What
+    the forward decides by Python values, such as ``self.training`` or the number of layers, stays as it is when the
+    model is cut.
 
     Args:
         model: as it is on every rank; on the meta device, if only some stages are to be given memory.
@@ -57,6 +59,7 @@ def split(model: nn.Module, at: Sequence[str], *, inputs: Sequence[str] = ()) ->
         build_stage(model, graph, stage_of, stage, crossing, constants) for stage in range(len(names) + 1)
     ]
     add_rest(model, stages)
+    note_ties(stages)
     return stages
 
 

@@ -8,7 +8,7 @@ import torch
 from annopipe.graphs.distributed_tensors import Layout, is_distributed_tensor, local_part
 from annopipe.graphs.parameter_sharding import sum_dtypes
 from annopipe.graphs.stage_graphs import StageGraphs
-from annopipe.pipeline.graph_call import GraphCall
+from annopipe.pipeline.stages.graph_call import GraphCall
 
 __all__ = ["StageParameters"]
 

@@ -17,9 +17,9 @@ __all__ = ["Reads"]
 
 @dataclasses.dataclass(frozen=True)
 class _Settings:
-    """Over which dimensions of the mesh a parameter is shared and repeated, in which types, and the divisor."""
+    """Over which dimensions of the mesh a parameter is sharded and repeated, in which types, and the divisor."""
 
-    shared: DeviceMesh | None
+    sharded: DeviceMesh | None
     repeated: DeviceMesh | None
     param_dtype: torch.dtype | None
     reduce_dtype: torch.dtype | None
@@ -30,16 +30,16 @@ class _Settings:
         local = local_part(parameter)
         if self.param_dtype is not None and local.is_floating_point():
             local = local.to(self.param_dtype)
-        if self.shared is None or not parameter.dim():
+        if self.sharded is None or not parameter.dim():
             return local.view_as(local)
-        layout = Layout(self.shared, (Shard(0),), parameter.shape, parameter.stride())
+        layout = Layout(self.sharded, (Shard(0),), parameter.shape, parameter.stride())
         return layout.wrap(local).redistribute(placements=[Replicate()]).to_local()
 
     def reduced(self, gradient: torch.Tensor, like: Layout, dtype: torch.dtype) -> DTensor:
         """The gradient of the parameter from that of the whole one, which every rank has another part of."""
         local = gradient.to(self.reduce_dtype or dtype)
-        if self.shared is not None:
-            local = _summed(local, self.shared, Shard(0) if like.shape else Replicate())
+        if self.sharded is not None:
+            local = _summed(local, self.sharded, Shard(0) if like.shape else Replicate())
         if self.repeated is not None:
             local = _summed(local, self.repeated, Replicate())
         local = local.to(dtype)
@@ -74,26 +74,26 @@ class Reads:
     While a forward runs, each parameter is gathered once.
 
     Args:
-        shared, repeated: the dimensions of the mesh along which ranks share and repeat parameters; None where they
-            do not.
+        sharded, repeated: the dimensions of the mesh along which parameters are sharded and repeated; None where
+            they are not.
     """
 
     def __init__(
         self,
-        shared: DeviceMesh | None,
+        sharded: DeviceMesh | None,
         repeated: DeviceMesh | None,
         param_dtype: torch.dtype | None,
         reduce_dtype: torch.dtype | None,
         divide_by: int,
     ) -> None:
-        self._settings = _Settings(shared, repeated, param_dtype, reduce_dtype, divide_by)
+        self._settings = _Settings(sharded, repeated, param_dtype, reduce_dtype, divide_by)
         self._depth = 0
         self._gathered: dict[tuple[int, bool, bool], torch.Tensor] = {}
 
     def distributed(self, parameter: nn.Parameter, mesh: DeviceMesh) -> nn.Parameter:
         """The parameter as a DTensor on the whole mesh, with the values of the mesh's first rank."""
-        shared = Shard(0) if parameter.dim() else Replicate()
-        known = ((self._settings.repeated, Replicate()), (self._settings.shared, shared))
+        sharded = Shard(0) if parameter.dim() else Replicate()
+        known = ((self._settings.repeated, Replicate()), (self._settings.sharded, sharded))
         placements = [placement for dimension, placement in known if dimension is not None]
         made = nn.Parameter(distribute_tensor(parameter.detach(), mesh, placements), parameter.requires_grad)
         made.__dict__.update(parameter.__dict__)

@@ -8,19 +8,24 @@ from torch import nn
 
 from annopipe.errors import PipelineError
 from annopipe.graphs.arguments import TARGET
-from annopipe.pipeline.microbatches import BatchDims, positional_names, signature_text, split_batch
-from annopipe.pipeline.signatures import key_of
+from annopipe.pipeline.calls.microbatches import BatchDims, positional_names, split_batch
+from annopipe.pipeline.calls.signatures import key_of, signature_text
+from annopipe.pipeline.ranks.peers import AgreedError
 
-__all__ = ["Call", "cut_calls", "key_of_calls", "split_calls"]
+__all__ = ["Call", "check_lengths", "cut_calls", "key_of_calls", "split_calls"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """One microbatch of a step, as far as this rank has it."""
+    """One microbatch of a step, as far as this rank has it.
+
+    lengths: of the whole batch in what it was cut from, by path.
+    """
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     target: Any
+    lengths: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def named(self, first: nn.Module | None) -> dict[str, Any]:
         """All arguments by name; positional ones only where the first stage is."""
@@ -49,7 +54,7 @@ def split_calls(
     named = split_batch(kwargs, microbatches, dims, lengths)
     targets = split_batch({TARGET: target}, microbatches, dims, lengths)
     parts = zip(args, named, targets, strict=True)
-    return [Call(tuple(values.values()), kwargs, found[TARGET]) for values, kwargs, found in parts]
+    return [Call(tuple(values.values()), kwargs, found[TARGET], lengths) for values, kwargs, found in parts]
 
 
 def cut_calls(
@@ -91,3 +96,32 @@ def key_of_calls(calls: Sequence[Call]) -> Hashable:
                 f"{texts[1]}: pad it, and pass what differs as a tensor"
             )
     return first
+
+
+def check_lengths(told: Sequence[tuple[int, Mapping[str, int]]]) -> None:
+    """Raises AgreedError when ranks, each of which has seen its own part of a call, have batches of different lengths.
+
+    Args:
+        told: ranks, each with the lengths of its calls; by all ranks alike.
+
+    >>> check_lengths([(0, {"x": 8}), (1, {"target": 16})])
+    >>> try:
+    ...     check_lengths([(0, {"x": 8}), (1, {"target": 4})])
+    ... except AgreedError as error:
+    ...     print(str(error).partition(";")[0])
+    target is 4 long on rank 1, and x has a batch of 8 on rank 0
+    """
+    first: tuple[str, int, int] | None = None
+    found = ((_is_target(path), path, length, rank) for rank, lengths in told for path, length in lengths.items())
+    for is_target, path, length, rank in sorted(found, key=lambda each: each[0]):
+        first = first or (path, length, rank)
+        # A target may have several rows for each of the inputs'.
+        if length % first[1] if is_target and first[1] else length != first[1]:
+            raise AgreedError(
+                f"{path} is {length} long on rank {rank}, and {first[0]} has a batch of {first[1]} on rank {first[2]}; "
+                f"batch_dims={{{path!r}: None}} of Pipeline gives it to every microbatch whole"
+            )
+
+
+def _is_target(path: str) -> bool:
+    return path.partition(".")[0] == TARGET

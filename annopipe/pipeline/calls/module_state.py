@@ -5,7 +5,7 @@ module once each, and pass every name through as many generators as it has dots.
 """
 
 import dataclasses
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -19,10 +19,12 @@ __all__ = ["ModuleState", "state_of"]
 class ModuleState:
     """A module at one moment.
 
+    modules: itself and those in it, by their names with a dot behind, "" for itself.
     tensors: its parameters and buffers by name, tied ones under each of their names.
     key: what decides whether the graphs of the module still hold: modes, names, kinds, which are tied, and autocast.
     """
 
+    modules: Sequence[tuple[str, nn.Module]]
     tensors: Mapping[str, torch.Tensor]
     key: Hashable
 
@@ -38,11 +40,11 @@ def state_of(module: nn.Module) -> ModuleState:
     (True, False)
     """
     tensors: dict[str, torch.Tensor] = {}
-    modes: list[bool] = []
+    modules: list[tuple[str, nn.Module]] = []
     pending = [("", module)]
     while pending:
         prefix, child = pending.pop()
-        modes.append(child.training)
+        modules.append((prefix, child))
         for table in (child._parameters, child._buffers):
             for name, tensor in table.items():
                 if tensor is not None:
@@ -54,7 +56,8 @@ def state_of(module: nn.Module) -> ModuleState:
     first: dict[int, int] = {}
     places = [first.setdefault(id(tensor), at) for at, tensor in enumerate(tensors.values())]
     tied = tuple([pair for pair in enumerate(places) if pair[0] != pair[1]])
-    return ModuleState(tensors, (tuple(modes), tuple(tensors), kinds, tied, _casts(tensors)))
+    modes = tuple([child.training for _, child in modules])
+    return ModuleState(modules, tensors, (modes, tuple(tensors), kinds, tied, _casts(tensors)))
 
 
 def _layout(tensor: torch.Tensor) -> Hashable:

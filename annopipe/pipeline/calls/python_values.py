@@ -17,10 +17,12 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["State", "changed_names", "loss_state", "module_state"]
+from annopipe.pipeline.calls.module_state import ModuleState, state_of
+
+__all__ = ["PythonValues", "changed_names", "loss_values", "python_values"]
 
 # By name: what is compared, as text. What is told apart by identity is in it itself, so that nothing else gets its id.
-State = dict[str, Any]
+PythonValues = dict[str, Any]
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), enum.Enum, torch.dtype, torch.device, torch.Size, range)
 _SEQUENCES = (list, tuple, collections.deque)
@@ -42,39 +44,40 @@ class _Same:
         return f"{type(self._value).__name__}@{id(self._value)}"
 
 
-def module_state(module: nn.Module) -> State:
+def python_values(state: ModuleState) -> PythonValues:
     """The Python values of a module and its submodules, by dotted name.
 
-    >>> module_state(nn.Dropout(0.1))["p"]
+    >>> python_values(state_of(nn.Dropout(0.1)))["p"]
     'float 0.1'
     """
-    found: State = {}
-    for path, child in module.named_modules():
-        found[path] = _Same(type(child))
+    found: PythonValues = {}
+    for prefix, child in state.modules:
+        found[prefix] = _Same(type(child))
         for name, value in vars(child).items():
             if name not in _ELSEWHERE and not (isinstance(value, dict) and not value):  # mostly hooks that nobody has
-                found[f"{path}.{name}".lstrip(".")] = _read(value, _DEPTH)
-    for path, parameter in module.named_parameters():
-        hooks = [parameter._backward_hooks, getattr(parameter, "_post_accumulate_grad_hooks", None)]
-        if any(hooks):
+                found[prefix + name] = _read(value, _DEPTH)
+    for path, tensor in state.tensors.items():
+        if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
+            hooks = [tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None)]
             found[f"the hooks of {path}"] = _read(hooks, _DEPTH)
     return found
 
 
-def loss_state(loss_fn: Any) -> State:
+def loss_values(loss_fn: Any) -> PythonValues:
     """The Python values of a loss: what it closes over, its defaults, the attributes of a module."""
     while isinstance(loss_fn, functools.partial) and not loss_fn.args and not loss_fn.keywords:
         loss_fn = loss_fn.func
     if isinstance(loss_fn, functools.partial):
         given = {"": _read([loss_fn.args, loss_fn.keywords], _DEPTH)}
-        return {**_named(given, "arguments"), **loss_state(loss_fn.func)}
+        return {**_named(given, "arguments"), **loss_values(loss_fn.func)}
     if (inside := getattr(loss_fn, "__wrapped__", None)) is not None:
-        return loss_state(inside)
+        return loss_values(inside)
     if isinstance(loss_fn, types.MethodType):
-        return loss_state(loss_fn.__self__)
+        return loss_values(loss_fn.__self__)
     if isinstance(loss_fn, nn.Module):
-        tensors = {**dict(loss_fn.named_parameters()), **dict(loss_fn.named_buffers())}
-        return _named({**module_state(loss_fn), **{name: _Same(tensor) for name, tensor in tensors.items()}}, "loss_fn")
+        state = state_of(loss_fn)
+        tensors = {name: _Same(tensor) for name, tensor in state.tensors.items()}
+        return _named({**python_values(state), **tensors}, "loss_fn")
     if not isinstance(loss_fn, types.FunctionType):
         return _named(
             {name: _read(value, _DEPTH) for name, value in getattr(loss_fn, "__dict__", {}).items()}, "loss_fn"
@@ -85,7 +88,7 @@ def loss_state(loss_fn: Any) -> State:
     return _named(found, "loss_fn")
 
 
-def changed_names(before: State, now: State) -> list[str]:
+def changed_names(before: PythonValues, now: PythonValues) -> list[str]:
     """The names whose values differ.
 
     >>> changed_names({"p": 1, "q": 2}, {"p": 3, "q": 2})
@@ -94,7 +97,7 @@ def changed_names(before: State, now: State) -> list[str]:
     return sorted(name for name in before.keys() | now.keys() if str(before.get(name)) != str(now.get(name)))
 
 
-def _named(found: State, prefix: str) -> State:
+def _named(found: PythonValues, prefix: str) -> PythonValues:
     return {f"{prefix}.{name}".rstrip("."): value for name, value in found.items()}
 
 

@@ -9,8 +9,8 @@ from annopipe.errors import PipelineError
 from annopipe.graphs.stage_graph import StageGraph
 from annopipe.ordering.combining import Part, StageNodeCosts, combine, lanes_of
 from annopipe.ordering.registry import Policy
-from annopipe.pipeline.graph_call import GraphCall
-from annopipe.pipeline.stage import LocalStage
+from annopipe.pipeline.stages.graph_call import GraphCall
+from annopipe.pipeline.stages.stage import LocalStage
 from annopipe.scheduling.actions import Action
 
 __all__ = ["Combined", "Parts", "combinations", "parts_of"]

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -12,11 +12,12 @@ from torch import nn
 from annopipe.errors import PipelineError
 from annopipe.ordering.combining import StageNodeCosts
 from annopipe.ordering.registry import Policy
-from annopipe.pipeline.calls import Call, cut_calls
-from annopipe.pipeline.checks import check_grad_mode
+from annopipe.pipeline.calls.microbatch_calls import Call, cut_calls
 from annopipe.pipeline.pipeline import Pipeline
 from annopipe.pipeline.recomputing import StageRecompute
-from annopipe.pipeline.upstream_schedules import TorchSchedule, UpstreamSchedule
+from annopipe.pipeline.running import Runner
+from annopipe.pipeline.stages.gradients_apart import gradients_apart
+from annopipe.pipeline.upstream.schedule_objects import TorchSchedule, UpstreamSchedule
 
 __all__ = ["attach"]
 
@@ -66,65 +67,48 @@ def attach(
         raise PipelineError("this schedule is attached already; make a new one for another policy")
     upstream = UpstreamSchedule(schedule)
     pipe = _AttachedPipeline(
-        upstream,
+        upstream.modules,
+        upstream.order(),
+        upstream.group,
+        None if upstream.loss_fn is None else _Loss(upstream.loss_fn),
         policy,
         costs=costs,
         plan_group=plan_group,
         fixed_sums=fixed_sums,
         recompute=recompute,
+        spreads_lists=True,  # as upstream does
         timeout=timeout,
     )
-    attachment = _Attachment(upstream, pipe)
+    attachment = _Attachment(upstream, pipe.runner)
     upstream.replace(step=attachment.step, eval=attachment.eval, annopipe=pipe)
     return schedule
 
 
 class _AttachedPipeline(Pipeline):
-    """A pipeline that cuts batches as an upstream schedule does.
+    """The pipeline of an attached schedule, whose methods are called in the place of its own."""
 
-    Attributes:
-        loss_kwargs: what the loss takes in the next step besides output and target.
-    """
+    def step(self, *_: Any, **__: Any) -> NoReturn:
+        """Refused."""
+        raise _instead("step", "step")
 
-    _spreads_lists = True  # as upstream does
+    def step_microbatches(self, *_: Any, **__: Any) -> NoReturn:
+        """Refused."""
+        raise _instead("step_microbatches", "step")
 
-    def __init__(self, upstream: UpstreamSchedule, policy: str | Policy, **options: Any) -> None:
-        self._upstream = upstream
-        self.loss_kwargs: Mapping[str, Any] = {}
-        loss = None if upstream.loss_fn is None else _Loss(upstream.loss_fn)
-        super().__init__(upstream.modules, upstream.order(), upstream.group, loss, policy, **options)
+    def prepare(self, *_: Any, **__: Any) -> NoReturn:
+        """Refused."""
+        raise _instead("prepare", "step, which prepares what is new")
 
-    def train(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any) -> list[torch.Tensor] | None:
-        """As ``step``, whatever the keyword arguments are called."""
-        with self._peers.calling("step"):
-            check_grad_mode()
-            self._upstream.refuse_functions()
-            calls = self._calls(args, kwargs, target)
-            with _divided(self._divisors()):
-                return self._step(calls, 1.0, None)
+    def eval(self, *_: Any, **__: Any) -> NoReturn:
+        """Refused."""
+        raise _instead("eval", "eval")
 
-    def forward(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any, *, has_losses: bool
-    ) -> tuple[list[Any] | None, list[Any]]:
-        """Outputs and targets of the microbatches; the modules stay in the mode that they are in."""
-        with self._peers.calling("eval"):
-            if has_losses and self.holds_last and (target is None or self._upstream.loss_fn is None):
-                what = "loss_fn" if target is not None else "target"
-                raise PipelineError(f"losses were asked for, and there is no {what}: give one, or leave losses out")
-            calls = self._calls(args, kwargs, target)
-            targets = [call.target for call in calls]
-            return self._forward([Call(call.args, call.kwargs, None) for call in calls]), targets
 
-    def _divisors(self) -> dict[nn.Parameter, int]:
-        """What gradients are divided by, of each parameter once, where it is not 1."""
-        own = ((self._upstream.divisor(index), module) for index, module in self._modules.items())
-        return {parameter: divisor for divisor, module in own for parameter in module.parameters() if divisor > 1}
-
-    def _calls(self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any) -> list[Call]:
-        args, named, targets = self._upstream.cut(inputs, kwargs, target if self.holds_last else None)
-        packed = [None if part is None else (part, dict(self.loss_kwargs)) for part in targets]
-        has_first = self._finder.first is not None
-        return cut_calls(args, named, packed, self._upstream.microbatches, has_first=has_first)
+def _instead(asked: str, method: str) -> PipelineError:
+    return PipelineError(
+        f"schedule.annopipe.{asked} takes no batch: the attached schedule cuts it and divides gradients; call "
+        f"schedule.{method}"
+    )
 
 
 class _Loss:
@@ -141,8 +125,8 @@ class _Loss:
 class _Attachment:
     """``step`` and ``eval`` of an attached schedule: they are called, and return, as upstream's."""
 
-    def __init__(self, upstream: UpstreamSchedule, pipe: _AttachedPipeline) -> None:
-        self._upstream, self._pipe = upstream, pipe
+    def __init__(self, upstream: UpstreamSchedule, runner: Runner) -> None:
+        self._upstream, self._runner = upstream, runner
 
     def step(
         self,
@@ -156,12 +140,17 @@ class _Attachment:
         """Forward and backward of a batch; without a loss, its forward."""
         if self._upstream.loss_fn is None:
             return self.eval(*args, target=target, losses=losses, return_outputs=return_outputs, **kwargs)
-        pipe = self._pipe
-        pipe.loss_kwargs, pipe.keep_outputs = loss_kwargs or {}, return_outputs
-        found = pipe.train(args, kwargs, target)
+
+        def cut() -> list[Call]:
+            self._upstream.refuse_functions()
+            return self._calls(args, kwargs, target, loss_kwargs)
+
+        self._runner.keep_outputs = return_outputs
+        with _divided(self._divisors()):
+            found = self._runner.step(cut)
         if losses is not None and found is not None:
             losses[:] = found
-        return self._merged(pipe.outputs if return_outputs else None)
+        return self._merged(self._runner.outputs if return_outputs else None)
 
     def eval(
         self,
@@ -173,13 +162,35 @@ class _Attachment:
         **kwargs: Any,
     ) -> Any:
         """Forward of a batch, with the modules in the mode that they are in."""
-        self._pipe.loss_kwargs = loss_kwargs or {}
-        outputs, targets = self._pipe.forward(args, kwargs, target, has_losses=losses is not None)
-        loss_fn = self._upstream.loss_fn
+        loss_fn, targets = self._upstream.loss_fn, list[Any]()
+
+        def cut() -> list[Call]:
+            if losses is not None and self._runner.holds_last and (target is None or loss_fn is None):
+                what = "loss_fn" if target is not None else "target"
+                raise PipelineError(f"losses were asked for, and there is no {what}: give one, or leave losses out")
+            calls = self._calls(args, kwargs, target, loss_kwargs)
+            targets.extend(call.target for call in calls)
+            return [Call(call.args, call.kwargs, None) for call in calls]
+
+        outputs = self._runner.evaluate(cut, keep_modes=True)
         if losses is not None and outputs is not None and loss_fn is not None:
             with torch.no_grad():
                 losses[:] = [_Loss(loss_fn)(output, part) for output, part in zip(outputs, targets, strict=True)]
         return self._merged(outputs if return_outputs else None)
+
+    def _calls(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any, loss_kwargs: Mapping[str, Any] | None
+    ) -> list[Call]:
+        """The microbatches as upstream cuts them; what the loss takes besides comes with its target."""
+        runner = self._runner
+        args_of, kwargs_of, targets = self._upstream.cut(args, kwargs, target if runner.holds_last else None)
+        packed = [None if part is None else (part, dict(loss_kwargs or {})) for part in targets]
+        return cut_calls(args_of, kwargs_of, packed, self._upstream.microbatches, has_first=runner.first is not None)
+
+    def _divisors(self) -> dict[nn.Parameter, int]:
+        """What gradients are divided by, of each parameter once, where it is not 1."""
+        own = ((self._upstream.divisor(index), module) for index, module in self._runner.modules.items())
+        return {parameter: divisor for divisor, module in own for parameter in module.parameters() if divisor > 1}
 
     def _merged(self, outputs: list[Any] | None) -> Any:
         return None if outputs is None else self._upstream.merged(outputs)
@@ -187,16 +198,9 @@ class _Attachment:
 
 @contextlib.contextmanager
 def _divided(divisors: Mapping[nn.Parameter, int]) -> Iterator[None]:
-    """Divide the gradients that come inside, after they have been added up, as upstream does.
-
-    Those that were there before are multiplied first, so that they stay as they are: no second copy is kept.
-    """
-    for parameter, divisor in divisors.items():
-        if parameter.grad is not None:
-            parameter.grad.mul_(divisor)
-    try:
+    """Divide the gradients that come inside, after they have been added up, as upstream does, and no earlier ones."""
+    with gradients_apart(divisors):
         yield
-    finally:
         for parameter, divisor in divisors.items():
             if parameter.grad is not None:
                 parameter.grad.div_(divisor)

@@ -79,6 +79,12 @@ class Boundary:
             _check_told(value, stage)
         return cls(form, tuple(tensors), tuple(others))
 
+    @property
+    def described(self) -> str:
+        """What is handed on, for messages: "hands on float32 [2, 5]"."""
+        found = [f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}" for leaf in self.tensors]
+        return f"hands on {', '.join(found) or 'no tensor'}"
+
     def call_with(self, tensors: Sequence[Any], *, spreads_lists: bool = False) -> tuple[Any, ...]:
         """The positional arguments of the next stage: the elements of a tuple, of a list where that is asked for."""
         known, rest = dict(self.constants), iter(tensors)

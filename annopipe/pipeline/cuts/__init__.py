@@ -1,0 +1,1 @@
+"""Cut a model into stages: ``ap.split``."""

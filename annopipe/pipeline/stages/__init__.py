@@ -1,0 +1,1 @@
+"""One stage on its rank: its graphs, what crosses its borders, and what its microbatches leave there."""

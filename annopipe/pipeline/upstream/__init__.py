@@ -1,0 +1,1 @@
+"""Schedule objects of torch.distributed.pipelining: ``ap.attach``."""
