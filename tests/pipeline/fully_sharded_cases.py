@@ -197,8 +197,8 @@ def tensor_and_expert_parallel_parameters_are_kept():
 
             def build():
                 module = Block()
-                module.experts = nn.Linear(WIDTH, WIDTH)
-                module.down = nn.Sequential(module.down, module.experts)
+                module.add_module("experts", nn.Linear(WIDTH, WIDTH))
+                module.add_module("down", nn.Sequential(module.down, module.experts))
                 return module
 
             module = seeded(build)
@@ -285,8 +285,8 @@ def what_fully_shard_has_and_graphs_have_not_is_refused():
         refused(ap.PipelineError, match, lambda: ap.from_fully_shard(module))
         assert [type(child) for child in module.modules()] == kinds, "nothing is changed"
 
-    class Own(type(fully_shard(nn.Linear(2, 2), mesh=flat())._get_fsdp_state()._fsdp_param_group._all_gather_comm)):
-        pass
+    communication = fully_shard(nn.Linear(2, 2), mesh=flat())._get_fsdp_state()._fsdp_param_group._all_gather_comm
+    Own = type("Own", (type(communication),), {})
 
     def unreduced(module):
         module.set_requires_gradient_sync(False)
@@ -294,8 +294,10 @@ def what_fully_shard_has_and_graphs_have_not_is_refused():
         module.set_requires_gradient_sync(True)
 
     def midway(module):
+        def take():
+            ap.from_fully_shard(module)
+
         module.norm.register_forward_hook(lambda *_: refused(ap.PipelineError, "in the middle of", take))
-        take = lambda: ap.from_fully_shard(module)  # noqa: E731
         module(own_input())
         raise ap.PipelineError("refused there")
 
@@ -362,7 +364,7 @@ def squares(output, target):
 
 
 def attached_pipelines_equal_upstream():
-    trials = [(name, {}) for name in CLASSES]
+    trials: list = [(name, {}) for name in CLASSES]
     trials += [("ScheduleZBVZeroBubble", {"scale_grads": False}), ("ScheduleInterleaved1F1B", {"chunks": 4})]
     for name, options in trials:
         plain, attached = (Script(name, attach, MixedPrecisionPolicy(), **options) for attach in (False, True))
