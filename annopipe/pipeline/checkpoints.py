@@ -66,8 +66,10 @@ def state_dict(
     }
     if optimizer is None:
         return {"model": model}
+    _check_optimizer(pipe, optimizer)
     with begun(optimizer):
         found = {_own_key(key): value for key, value in _of_optimizer(modules, optimizer).items()}
+    found |= _under_other_names(modules, found)
     return {"model": model, "optimizer": {key: as_whole(_name_in(key), value, sharded) for key, value in found.items()}}
 
 
@@ -113,6 +115,31 @@ def _check_apart(everyone: list[dict[int, list[str]]]) -> None:
                         "their layers different names, as ap.split does, for example by nesting them in a module that "
                         "is called after the stage"
                     )
+
+
+def _check_optimizer(pipe: Pipeline, optimizer: torch.optim.Optimizer) -> None:
+    own = set(pipe.parameters())
+    strange = sum(parameter not in own for group in optimizer.param_groups for parameter in group["params"])
+    if strange:
+        raise PipelineError(
+            f"the optimizer has {strange} parameters that are not of this rank's stages: make it from pipe.parameters()"
+        )
+
+
+def _under_other_names(modules: Mapping[int, nn.Module], found: Mapping[str, Any]) -> dict[str, Any]:
+    """What the optimizer keeps of parameters with several names, under the others: elsewhere they may be copies."""
+    names_of: dict[nn.Parameter, list[str]] = {}
+    for module in modules.values():
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            names_of.setdefault(parameter, []).append(name)
+    groups = {name: names for names in names_of.values() if len(names) > 1 for name in names}
+    return {
+        f"{kind}.{other}.{what}": value
+        for key, value in found.items()
+        for kind, name, what in [(key.partition(".")[0], _name_in(key), key.rpartition(".")[2])]
+        for other in groups.get(name, ())
+        if other != name
+    }
 
 
 def _root(modules: Mapping[int, nn.Module]) -> nn.ModuleList:

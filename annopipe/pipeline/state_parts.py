@@ -21,10 +21,20 @@ def as_whole(name: str, value: Any, sharded: Mapping[str, DeviceMesh]) -> Any:
         name: of the parameter that the value is, or is about.
         value: anything; a DTensor stays.
         sharded: by pattern of names, the mesh whose ranks hold equal parts along the first dimension.
+
+    Raises PipelineError for a part that is itself spread over other ranks.
     """
-    if not isinstance(value, torch.Tensor) or isinstance(value, DTensor) or not value.dim():
+    if not isinstance(value, torch.Tensor) or not value.dim():
         return value
     mesh = next((mesh for pattern, mesh in sharded.items() if fnmatch.fnmatchcase(name, pattern)), None)
+    if isinstance(value, DTensor) and mesh is not None and mesh.size() > 1 and mesh != value.device_mesh:
+        raise PipelineError(
+            f"{name} is spread over the ranks of {value.device_mesh} by ap.shard, and over those of sharded={mesh}, "
+            "too: a checkpoint would keep the part of one of them; leave such parameters out of ap.shard (ignore=), or save "
+            "them under names of their own"
+        )
+    if isinstance(value, DTensor):
+        return value
     return value if mesh is None else DTensor.from_local(value, mesh, [Shard(0)], run_check=False)
 
 

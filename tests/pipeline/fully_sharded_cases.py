@@ -82,7 +82,7 @@ def part(tensor):
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def same_gradients(own, other, what=""):
+def same_gradients(own, other, what, exact):
     theirs = dict(other.named_parameters())
     for name, parameter in own.named_parameters():
         expected = theirs[name].grad
@@ -91,7 +91,10 @@ def same_gradients(own, other, what=""):
             assert parameter.grad.dtype == expected.dtype, f"{what} {name}"
             if isinstance(expected, DTensor):
                 assert (parameter.grad.placements, parameter.grad.shape) == (expected.placements, expected.shape)
-            assert torch.equal(part(parameter.grad), part(expected)), f"{what} {name}"
+            if WORLD == 2:
+                assert torch.equal(part(parameter.grad), part(expected)), f"{what} {name}"
+            else:  # gloo adds up more ranks in an order that depends on where in a message a number is
+                close(part(parameter.grad), part(expected), f"{what} {name}", 1e-12 if exact else 0.02)
 
 
 def beside_fsdp(sharded, what="", calls=((own_input, {}),), exact=True):
@@ -110,8 +113,8 @@ def beside_fsdp(sharded, what="", calls=((own_input, {}),), exact=True):
         assert torch.equal(found, expected), what
         assert torch.equal(found_loss, loss_of(expected).detach()), what
         assert torch.equal(inputs[1].grad, inputs[0].grad), what
-        same_gradients(eager, theirs, f"{what} eager")
-        same_gradients(piped, theirs, f"{what} pipeline")
+        same_gradients(eager, theirs, f"{what} eager", exact)
+        same_gradients(piped, theirs, f"{what} pipeline", exact)
     gathered_once(piped, calls[0], what)
 
 
@@ -121,6 +124,8 @@ def gathered_once(module, call, what):
     graphs = ap.trace(module, (make(),), kwargs)
     read = [p for p in module.parameters() if p.grad is not None or not p.requires_grad]
     sharded = {p for p in read if isinstance(p, DTensor)}
+    if any(1 in p.device_mesh.shape for p in sharded):
+        return  # over one rank nothing is gathered
     per_parameter = max(p.device_mesh.ndim for p in sharded)
     assert graphs.unshard is None or len(sharded) <= graphs.unshard.launch_count <= per_parameter * len(sharded), what
     whole = {port.name for port in graphs.forward.inputs if port.role == "unsharded"}
@@ -231,7 +236,9 @@ def mixed_precision_is_kept():
         MixedPrecisionPolicy(param_dtype=torch.float16),
     ):
         calls = ((lambda: own_input(dtype=full), {"scale": torch.full((1,), 0.5, dtype=full)}),)
-        beside_fsdp(lambda policy=policy: fully_shard(single(), mesh=flat(), mp_policy=policy), str(policy), calls)
+        beside_fsdp(
+            lambda policy=policy: fully_shard(single(), mesh=flat(), mp_policy=policy), str(policy), calls, exact=False
+        )
 
     def mixed():
         """The norm in its own type, which casts back what it returns."""
@@ -240,7 +247,7 @@ def mixed_precision_is_kept():
         fully_shard(module.to(full)[1], mesh=flat(), mp_policy=inner)
         return fully_shard(module, mesh=flat(), mp_policy=MixedPrecisionPolicy(low, full, full))
 
-    beside_fsdp(mixed, "mixed", ((lambda: own_input(dtype=full), {}),))
+    beside_fsdp(mixed, "mixed", ((lambda: own_input(dtype=full), {}),), exact=False)
 
 
 def what_fsdp_has_put_on_modules_is_gone():
@@ -364,7 +371,8 @@ def squares(output, target):
 
 
 def attached_pipelines_equal_upstream():
-    trials: list = [(name, {}) for name in CLASSES]
+    quick = ("Schedule1F1B", "ScheduleInterleaved1F1B", "ScheduleDualPipeV")
+    trials = [(name, {}) for name in (CLASSES if WORLD > 2 else quick)]
     trials += [("ScheduleZBVZeroBubble", {"scale_grads": False}), ("ScheduleInterleaved1F1B", {"chunks": 4})]
     for name, options in trials:
         plain, attached = (Script(name, attach, MixedPrecisionPolicy(), **options) for attach in (False, True))

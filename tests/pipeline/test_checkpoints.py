@@ -77,3 +77,18 @@ def test_a_shape_that_does_not_fit_is_refused():
         ap.load_state_dict(pipe, wrong, optimizer)
     with pytest.raises(ap.PipelineError, match=r"the state has no '2\.weight' in 'model'"):
         ap.load_state_dict(pipe, {"model": {k: v for k, v in state["model"].items() if k != "2.weight"}})
+
+
+def test_what_the_optimizer_keeps_of_a_parameter_with_two_names_is_there_under_both():
+    first, last = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
+    last.weight = first.weight
+    stages = [nn.Sequential(first), nn.Sequential(nn.Identity(), last)]
+    pipe = ap.Pipeline(stages, ap.schedule("zbv", ranks=1, microbatches=1), loss_fn=nn.MSELoss())
+    state = ap.state_dict(pipe, torch.optim.AdamW(pipe.parameters()))["optimizer"]
+    assert {"state.0.weight.exp_avg", "state.1.weight.exp_avg", "param_groups.1.weight.lr"} <= state.keys()
+
+
+def test_an_optimizer_of_other_parameters_is_refused():
+    pipe, _ = pipeline()
+    with pytest.raises(ap.PipelineError, match="the optimizer has 2 parameters that are not of this rank's stages"):
+        ap.state_dict(pipe, torch.optim.AdamW(nn.Linear(2, 2).parameters()))
