@@ -30,8 +30,8 @@ def as_whole(name: str, value: Any, sharded: Mapping[str, DeviceMesh]) -> Any:
     if isinstance(value, DTensor) and mesh is not None and mesh.size() > 1 and mesh != value.device_mesh:
         raise PipelineError(
             f"{name} is spread over the ranks of {value.device_mesh} by ap.shard, and over those of sharded={mesh}, "
-            "too: a checkpoint would keep the part of one of them; leave such parameters out of ap.shard (ignore=), or save "
-            "them under names of their own"
+            "too: a checkpoint would keep the part of one of them; leave such parameters out of ap.shard (ignore=), or "
+            "save them under names of their own"
         )
     if isinstance(value, DTensor):
         return value

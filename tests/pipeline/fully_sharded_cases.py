@@ -372,7 +372,7 @@ def squares(output, target):
 
 def attached_pipelines_equal_upstream():
     quick = ("Schedule1F1B", "ScheduleInterleaved1F1B", "ScheduleDualPipeV")
-    trials = [(name, {}) for name in (CLASSES if WORLD > 2 else quick)]
+    trials: list = [(name, {}) for name in (CLASSES if WORLD > 2 else quick)]
     trials += [("ScheduleZBVZeroBubble", {"scale_grads": False}), ("ScheduleInterleaved1F1B", {"chunks": 4})]
     for name, options in trials:
         plain, attached = (Script(name, attach, MixedPrecisionPolicy(), **options) for attach in (False, True))
