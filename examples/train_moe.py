@@ -104,8 +104,8 @@ class Trainer:
         return total.item() / (SEQUENCES * LENGTH)
 
     def save(self, folder: Path, step: int) -> None:
-        """Write model, optimizer and the number of steps made."""
-        dcp.save({**self._state(), "step": step}, checkpoint_id=folder)
+        """Write model, optimizer and the number of steps made, into a folder of its own."""
+        dcp.save({**self._state(), "step": step}, checkpoint_id=folder / f"step{step}")
 
     def load(self, folder: Path) -> int:
         """Go on from a checkpoint of any number of ranks; the number of steps made."""
@@ -118,20 +118,27 @@ class Trainer:
         return ap.state_dict(self.pipe, self.optimizer, sharded={"*.experts.*": self.expert_mesh})
 
 
-def train_pipeline(steps: int, expert_ranks: int, checkpoint: Path | None, *, shard: bool) -> list[float]:
-    """Train on all ranks; the losses of the batches, on every rank."""
+def newest(checkpoint: Path) -> Path | None:
+    """The folder of the most steps that is whole."""
+    found = [path.parent for path in checkpoint.glob("step*/.metadata")]
+    return max(found, key=lambda folder: int(folder.name.removeprefix("step")), default=None)
+
+
+def train_pipeline(steps: int, expert_ranks: int, checkpoint: Path | None, *, shard: bool) -> tuple[int, list[float]]:
+    """Train on all ranks; the number of the first step, and the losses of the batches, on every rank."""
     trainer = Trainer(dist.get_world_size() // expert_ranks, expert_ranks, shard=shard)
-    first = trainer.load(checkpoint) if checkpoint is not None and (checkpoint / ".metadata").exists() else 0
+    begun = newest(checkpoint) if checkpoint is not None else None
+    first = trainer.load(begun) if begun is not None else 0
     losses = [trainer.step(number) for number in range(first, first + steps)]
     if checkpoint is not None:
         trainer.save(checkpoint, first + steps)
-    return losses
+    return first, losses
 
 
 def main() -> None:
     """Parse the command line, train, print a loss per line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--steps", type=int, default=50, help="to train, from the checkpoint on")
     parser.add_argument("--whole", action="store_true", help="one process instead of pipeline and expert ranks")
     parser.add_argument("--expert-ranks", type=int, default=2, help="of all ranks, those that share the experts")
     parser.add_argument("--shard", action="store_true", help="share all parameters but experts over the expert ranks")
@@ -141,16 +148,18 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the losses there")
     options = parser.parse_args()
     if options.whole:
-        losses, is_first = train_whole(options.steps), True
+        first, losses, is_first = 0, train_whole(options.steps), True
     else:
         if "WORLD_SIZE" not in os.environ:
             parser.error("start it with torchrun, or with --whole")
+        if int(os.environ["WORLD_SIZE"]) % options.expert_ranks:
+            parser.error(f"{os.environ['WORLD_SIZE']} ranks are no multiple of {options.expert_ranks} expert ranks")
         dist.init_process_group("gloo")
         torch.set_num_threads(1)
-        losses = train_pipeline(options.steps, options.expert_ranks, options.checkpoint, shard=options.shard)
+        first, losses = train_pipeline(options.steps, options.expert_ranks, options.checkpoint, shard=options.shard)
         is_first = dist.get_rank() == 0
     if is_first:
-        for step, loss in enumerate(losses):
+        for step, loss in enumerate(losses, first):
             print(f"step {step:3d}  loss {loss:.6f}")
         if options.json:
             options.json.write_text(json.dumps(losses))

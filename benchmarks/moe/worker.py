@@ -93,7 +93,7 @@ def _alternated(
     wrong: dict[str, list[str]] = {}
     for number, key, taken in alternated({key: step.run for key, step in steps.items()}, rounds):
         name = " ".join(key)
-        _progress(f"round {number + 1} of {rounds}: {name}")
+        _progress(f"{f'round {number + 1} of {rounds}' if number >= 0 else 'warm-up'}: {name}")
         found = gathered(fingerprints(steps[key].modules, f"expert rank {dist.get_rank(groups.experts)}"))
         first = first or found
         if different := differing(first, found):
