@@ -9,11 +9,6 @@ from benchmarks.launch import run_ranks
 STEPS = 4
 
 
-@pytest.mark.slow
-def test_one_line_changes_no_loss(tmp_path):
-    compare(tmp_path, 2, "DualPipeV")
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("name", ["Interleaved1F1B", "ZBVZeroBubble", "DualPipeV"])
