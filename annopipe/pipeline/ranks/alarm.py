@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
+from annopipe.errors import PipelineError
 from annopipe.pipeline.ranks.closing import close_connections
 
 __all__ = ["Alarm"]
@@ -22,6 +23,7 @@ __all__ = ["Alarm"]
 _Answer = TypeVar("_Answer")
 _KEY = "annopipe/stopped"
 _STORE_LIMIT_S = 1.0
+_CONNECT_LIMIT_S = 30.0
 _NEWS_S = 0.5  # how long the news of a rank may take after its connections are closed
 
 
@@ -49,7 +51,13 @@ class Alarm:
                 self._groups = [*self._groups, group]
                 if store is not None:  # a group that is written in Python may have none
                     # A connection of its own: nothing else waits while this one is waited for.
-                    self._stores = [*self._stores, store.clone()]
+                    own = _in_time(store.clone, _CONNECT_LIMIT_S)
+                    if own is None:
+                        raise PipelineError(
+                            "the store of the process group does not answer: the rank that hosts it, the first one, has "
+                            "ended or stalled; look at its output"
+                        )
+                    self._stores = [*self._stores, own]
 
     @property
     def heard(self) -> str:
@@ -125,10 +133,10 @@ class Alarm:
                 store.set(f"{_KEY}{where}", text)
 
 
-def _in_time(ask: Callable[[], _Answer]) -> _Answer | None:
+def _in_time(ask: Callable[[], _Answer], limit_s: float = _STORE_LIMIT_S) -> _Answer | None:
     """The answer, or None when the store does not give one in time."""
     answers: list[_Answer] = []
     thread = threading.Thread(target=lambda: answers.append(ask()), name="annopipe-store", daemon=True)
     thread.start()
-    thread.join(_STORE_LIMIT_S)
+    thread.join(limit_s)
     return answers[0] if answers else None
