@@ -1,6 +1,7 @@
 """The alarm of a pipeline whose process group has lost the host of its store."""
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -21,4 +22,5 @@ class Silent:
 def test_a_store_that_does_not_answer_is_an_error_and_no_hang(monkeypatch):
     monkeypatch.setattr(alarm, "_CONNECT_LIMIT_S", 0.1)
     with pytest.raises(ap.PipelineError, match="the store of the process group does not answer"):
-        alarm.Alarm([Silent()], 1.0)
+        silent: Any = Silent()
+        alarm.Alarm([silent], 1.0)

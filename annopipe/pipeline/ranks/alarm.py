@@ -54,8 +54,8 @@ class Alarm:
                     own = _in_time(store.clone, _CONNECT_LIMIT_S)
                     if own is None:
                         raise PipelineError(
-                            "the store of the process group does not answer: the rank that hosts it, the first one, has "
-                            "ended or stalled; look at its output"
+                            "the store of the process group does not answer: the rank that hosts it, the first one, "
+                            "has ended or stalled; look at its output"
                         )
                     self._stores = [*self._stores, own]
 
