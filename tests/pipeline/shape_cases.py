@@ -123,7 +123,7 @@ def batch(microbatches, seed=3):
 
 def run_dag(placement, makes, forward, *, microbatches, steps=2):
     """Train as the unsplit model; `forward(stages, x)` is one microbatch of it."""
-    for priority in (("B", "F"), ("F", "B"), ("I", "F", "W")):
+    for priority in (("B", "F"), ("I", "F", "W")):
         mine, whole = held(placement, makes)
         schedule = ap.ScheduleSpec(placement, microbatches, priority=priority).build()
         pipe = ap.Pipeline(mine, schedule, loss_fn=squares)
@@ -152,7 +152,7 @@ def skip(stages, x):
 def a_connection_that_skips_stages_trains_exactly():
     for rank_of in ([0, 1, 0, 1], [0, 1, 1, 0], [0, 0, 1, 1]):
         placement = ap.placement.custom([at % ranks() for at in rank_of], edges=[(0, 1), (1, 2), (2, 3), (0, 3)])
-        for microbatches in (1, 3, 5):
+        for microbatches in (1, 4):
             run_dag(placement, [Block, Block, Block, lambda: Block(2)], skip, microbatches=microbatches)
 
 
@@ -232,13 +232,13 @@ def two_copies_of_the_model_add_up_to_the_gradients_of_one():
     if ranks() % 2:
         return
     for name in ("dualpipe", "chimera"):
-        for microbatches in (1, 2, 3, 7, 8):
+        for microbatches in (1, 3, 8):  # the grid of gradients has the others
             schedule = ap.schedule(name, ranks=ranks(), microbatches=microbatches)
             count = ranks()
             own = {schedule.placement.weights_of[s] for s in schedule.placement.stages_on[rank()]}
             mine = [build(s, Block) if s in own else None for s in range(count)]
             whole = [build(s, Block) for s in range(count)]
-            pipe = ap.Pipeline(mine, schedule, loss_fn=squares, fixed_sums=microbatches == 7)
+            pipe = ap.Pipeline(mine, schedule, loss_fn=squares, fixed_sums=microbatches == 3)
             for step in range(2):
                 if step:
                     train(mine, whole)
