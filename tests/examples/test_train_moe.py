@@ -21,7 +21,7 @@ def test_pipeline_and_expert_ranks_train_as_one_process_does(tmp_path):
     assert found[-1] < found[0]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_goes_on_from_its_checkpoint_on_another_number_of_ranks(tmp_path):
     folder, losses = tmp_path / "checkpoint", []
     for ranks, expert_ranks, steps, more in ((4, 2, 3, ["--shard"]), (1, 1, 2, [])):
