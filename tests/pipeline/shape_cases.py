@@ -150,7 +150,7 @@ def skip(stages, x):
 
 
 def a_connection_that_skips_stages_trains_exactly():
-    for rank_of in ([0, 1, 0, 1], [0, 1, 1, 0], [0, 0, 1, 1]):
+    for rank_of in ([0, 1, 0, 1], [0, 1, 1, 0], [0, 0, 1, 1]) if ranks() < 4 else ([0, 1, 2, 3], [2, 0, 3, 1]):
         placement = ap.placement.custom([at % ranks() for at in rank_of], edges=[(0, 1), (1, 2), (2, 3), (0, 3)])
         for microbatches in (1, 4):
             run_dag(placement, [Block, Block, Block, lambda: Block(2)], skip, microbatches=microbatches)
@@ -158,7 +158,7 @@ def a_connection_that_skips_stages_trains_exactly():
 
 def an_output_that_three_stages_take_gets_the_sum_of_their_gradients():
     placement = ap.placement.custom(
-        [at % ranks() for at in (0, 1, 0, 1, 1)],
+        [at % ranks() for at in ((0, 1, 0, 1, 1) if ranks() < 4 else (0, 1, 2, 3, 1))],
         edges=[
             (0, 1),
             (0, 2),
@@ -178,6 +178,8 @@ def an_output_that_three_stages_take_gets_the_sum_of_their_gradients():
 
 
 def towers_meet_and_take_their_inputs_by_name():
+    if ranks() > 2:
+        return
     placement = ap.placement.towers([0], [1 % ranks()], top=[0])
     makes = [lambda: Image("image"), lambda: Text("text"), lambda: Block(2)]
     mine, whole = held(placement, makes)
@@ -190,6 +192,8 @@ def towers_meet_and_take_their_inputs_by_name():
 
 
 def a_loss_over_the_whole_batch_has_the_gradients_of_one_call():
+    if ranks() > 2:
+        return
     placement = ap.placement.towers([0], [1 % ranks()], top=[ranks() - 1], batch_wide=True)
     for scale in (1.0, 0.25):
         mine, whole = held(placement, [lambda: Image("image"), lambda: Text("text"), Both])
@@ -208,6 +212,8 @@ def a_loss_over_the_whole_batch_has_the_gradients_of_one_call():
 
 
 def a_loss_over_the_whole_batch_that_is_trained_itself_is_refused():
+    if ranks() > 2:
+        return
     placement = ap.placement.towers([0], [1 % ranks()], top=[ranks() - 1], batch_wide=True)
     schedule = ap.ScheduleSpec(placement, 4).build()
     image, text, target = batch(4)
@@ -285,7 +291,7 @@ def copies_with_other_buffers_are_refused_everywhere():
         ap.Pipeline(mine, schedule, loss_fn=squares).step(x, target=y)
 
     step(1)
-    refused(ap.PipelineError, "bias on ranks 0 and", lambda: step(rank()))
+    refused(ap.PipelineError, "have different values: load or initialise them alike", lambda: step(rank()))
 
 
 def operations_may_move_what_is_saved_away_and_back():
