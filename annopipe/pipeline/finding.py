@@ -28,6 +28,7 @@ class Finder:
 
     Attributes:
         first: a stage of this rank that the positional inputs of a step go to; None where there is none.
+        holds_last: whether this rank holds the last stage, or that of a copy, and so calls the loss.
 
     Args:
         settings: what stays the same for all calls.
@@ -46,7 +47,7 @@ class Finder:
         self._settings, self._modules, self._tied, self._make = settings, modules, tied, make
         placement = settings.schedule.placement
         self.first = next((modules[stage] for stage in placement.sources if stage in modules), None)
-        self._reads_loss = not modules.keys().isdisjoint(placement.output_stages)
+        self.holds_last = not modules.keys().isdisjoint(placement.output_stages)
         self._prepared: Prepared[Ready] = Prepared()
         self._said: Recent[Hashable, str] = Recent(_KEPT)  # what this rank says to the others, by key
         self._retraces = Retraces(_KEPT)
@@ -91,6 +92,6 @@ class Finder:
 
     def _python_values(self, states: ModuleStates) -> PythonValues:
         """The Python values that the stages of this rank and the loss may read."""
-        loss = loss_values(self._settings.loss_fn) if self._reads_loss else {}
+        loss = loss_values(self._settings.loss_fn) if self.holds_last else {}
         named = {index: python_values(state) for index, state in states.items()}
         return {**{f"stage {index}: {name}": v for index, found in named.items() for name, v in found.items()}, **loss}

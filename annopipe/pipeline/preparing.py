@@ -175,7 +175,7 @@ class _Tracing:
     def local_stage(self, index: int, graphs: StageGraphs, inside: int) -> LocalStage:
         """A traced stage, to be run."""
         settings, is_output = self._settings, index in self._placement.output_stages
-        loss_fn = settings.loss_fn if self._has_batch_loss(index) else None
+        loss_fn = self._batch_loss_fn(index)
         return LocalStage(
             index,
             self._modules[index],
@@ -192,8 +192,8 @@ class _Tracing:
         told = [heard[source].boundary for source in self._placement.predecessors[index]]
         before = [boundary for boundary in told if boundary is not None]
         try:
-            if self._settings.loss_fn is not None and self._has_batch_loss(index):
-                check_batch_loss(self._settings.loss_fn, self._call.target)
+            if (loss_fn := self._batch_loss_fn(index)) is not None:
+                check_batch_loss(loss_fn, self._call.target)
             graphs = self.traced[index] = self._graphs(index, before, self._loss_fn(index))
             return self._facts_of(index, graphs, sum(len(boundary.tensors) for boundary in before)), None
         except AnnopipeError as error:
@@ -223,10 +223,11 @@ class _Tracing:
         is_last = index in self._placement.output_stages and index not in self._placement.batch_wide
         return self._settings.loss_fn if is_last else None
 
-    def _has_batch_loss(self, index: int) -> bool:
+    def _batch_loss_fn(self, index: int) -> Loss | None:
+        """What is called with the outputs of all microbatches of a stage."""
         placement, settings = self._placement, self._settings
         whole = index in placement.batch_wide and index in placement.output_stages
-        return whole and settings.loss_fn is not None and not settings.evaluates
+        return settings.loss_fn if whole and not settings.evaluates else None
 
     def _lacks_target(self, index: int, before: Sequence[Boundary]) -> bool:
         """Whether a stage that cannot be traced with the loss can be without it, and was given no target."""
@@ -242,16 +243,16 @@ class _Tracing:
         placement, call, backward = self._placement, self._call, graphs.backward
         if placement.copies > 1:
             _check_copied(index, graphs)
-        needs = gradient_needs(backward)
+        needs, has_batch_loss = gradient_needs(backward), self._batch_loss_fn(index) is not None
         ports = {p.source: p.name for p in backward.outputs if p.role == "input_grad"} if backward else {}
         tangents = frozenset(p.source for p in backward.inputs if p.role == "tangent") if backward else frozenset[str]()
         return _StageFacts(
             Boundary.of(graphs, index) if placement.successors[index] else None,
             tuple(needs[ports[path]] if path in ports else None for path in graphs.arguments.paths[:handed]),
-            tangents if self._has_batch_loss(index) else frozenset(),
+            tangents if has_batch_loss else frozenset(),
             frozenset(accepted(self._modules[index], call.kwargs, self._handed[index])),
             frozenset(call.kwargs),
-            bool(graphs.layout.losses) or self._has_batch_loss(index),
+            bool(graphs.layout.losses) or has_batch_loss,
             region_paths(graphs.forward) if self._settings.recompute[index].regions else (),
             dict(call.lengths),
         )

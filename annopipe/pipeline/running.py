@@ -38,7 +38,7 @@ class Runner:
     Attributes:
         settings, modules, tied: as given.
         operations: what the operations that the schedule inserts do, by name.
-        first: a stage of this rank that the positional inputs of a step go to; None where there is none.
+        first, holds_last: see ``Finder``.
         stages: while they run, by number.
         outputs, auxiliary_losses: of the last step, see ``Pipeline``.
         keep_outputs: whether ``outputs`` is kept.
@@ -57,7 +57,7 @@ class Runner:
         self._messages = messages
         self.operations: dict[str, Operation] = {}
         self._finder = Finder(settings, modules, tied, partial(prepare, messages=messages, operations=self.operations))
-        self.first = self._finder.first
+        self.first, self.holds_last = self._finder.first, self._finder.holds_last
         self.stages: Mapping[int, LocalStage] = {}
         self._combined: Mapping[Parts, Combined] = {}
         self.auxiliary_losses: dict[int, list[torch.Tensor]] = {}
@@ -73,11 +73,6 @@ class Runner:
     def peers(self) -> Peers:
         """The ranks of the pipeline, as this one calls them together."""
         return self.settings.peers
-
-    @property
-    def holds_last(self) -> bool:
-        """Whether this rank holds the last stage, or that of a copy."""
-        return not self.modules.keys().isdisjoint(self.schedule.placement.output_stages)
 
     @property
     def plans(self) -> dict[Parts, OverlapPlan]:
