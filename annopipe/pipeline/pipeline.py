@@ -66,7 +66,7 @@ class Pipeline:
         plan_group: the ranks that run the same collectives as this one, such as the expert-parallel group, and so must
             order combined graphs alike; on all of its ranks, or on none.
         batch_dims: the dimension of the batch by name of argument ("x", "masks.0", "target"), 0 where not named; None:
-            every microbatch gets the whole, as it must for scalars and offsets.
+            every microbatch gets the whole, as it must for scalars and offsets. The same on all ranks.
         tied: parameters that are one although two ranks hold them, as "stage.name": ``{"3.head.weight":
             "0.embed.weight"}``, as ``ap.tied_parameters`` finds them. None: those that ``split`` has seen.
         fixed_sums: add up a stage's gradients in the order of microbatches, so that a schedule changes no bit of them,
@@ -123,10 +123,10 @@ class Pipeline:
         others = [plan_group] if plan_group is not None else []
         choices = recompute_choices(recompute, lowered.placement.stages)
         tied = noted_ties(modules.values()) if tied is None else tied
-        peers = Peers(group, others, timeout, facts_of(lowered, policy, tied, choices, bucket_bytes))
+        peers = Peers(group, others, timeout, facts_of(lowered, policy, tied, choices, bucket_bytes, batch_dims))
         made = lowered, rank, peers, plan_group, loss_fn, policy, costs, choices, fixed_sums, bucket_bytes
         ties = TiedParameters(with_copies(tied, modules, schedule.placement), modules, schedule.placement, rank)
-        settings = Settings(*made, spreads_lists=spreads_lists)
+        settings = Settings(*made, spreads_lists=spreads_lists, cut=tuple(map(str, batch_dims)))
         self._runner = Runner(settings, modules, ties, Messages(group, timeout))
         self._runner.keep_outputs = keep_outputs
         self._batch_dims = dict(batch_dims)
