@@ -22,5 +22,6 @@ def refuse_module(module: nn.Module, name: str) -> None:
             told = "which changes its weight in its forward (max_norm=), and that would be lost with the gathered one"
     if told:
         raise PipelineError(
-            f'shard: {name or "the module"} is of class {type(module).__name__}, {told}: leave it alone with ignore=["{name}"]'
+            f"shard: {name or 'the module'} is of class {type(module).__name__}, {told}: leave it alone with "
+            f"ignore=[{name!r}]"
         )
