@@ -75,7 +75,8 @@ class Pipeline:
         keep_outputs: also an attribute; ``outputs`` is what the last stage returned in the last step, on its rank.
         bucket_bytes: of sharded parameters gathered, or gradients reduced, in one message: see ``annopipe.bucket``.
         recompute: what backwards compute again instead of keeping it: as ``ap.trace`` takes it, for all stages, or a
-            mapping from stages to that, for these; the same on all ranks. A region has to be in one of the stages.
+            mapping from stages to that, for these and their copies; the same on all ranks. A region has to be in one of
+            the stages.
         spreads_lists: a stage that returns a list calls the next one with its elements, too.
         timeout: how long a rank waits for another, in messages and in the collectives of graphs, before all ranks stop
             and say what they waited for; then the connections of the groups are closed, and the ranks have to be
@@ -121,7 +122,7 @@ class Pipeline:
         schedule.check()
         lowered = Schedule(with_messages(schedule.programs), schedule.name, schedule.operations)
         others = [plan_group] if plan_group is not None else []
-        choices = recompute_choices(recompute, lowered.placement.stages)
+        choices = recompute_choices(recompute, lowered.placement.weights_of)
         tied = noted_ties(modules.values()) if tied is None else tied
         peers = Peers(group, others, timeout, facts_of(lowered, policy, tied, choices, bucket_bytes, batch_dims))
         made = lowered, rank, peers, plan_group, loss_fn, policy, costs, choices, fixed_sums, bucket_bytes
