@@ -51,6 +51,11 @@ if TYPE_CHECKING:
     from annopipe.scheduling.schedule_class import Schedule
     from annopipe.scheduling.spec import ScheduleSpec
     from annopipe.simulation import Timeline, simulate
+    from annopipe.tuning.candidate import Candidate
+    from annopipe.tuning.layers import Layer, Recompute
+    from annopipe.tuning.run_config import RunConfig
+    from annopipe.tuning.tune import tune
+    from annopipe.tuning.workload import Workload
 
 _EXPORTS = {
     "ActionCosts": "annopipe.scheduling.action_costs",
@@ -111,6 +116,12 @@ _EXPORTS = {
     "simulate": "annopipe.simulation",
     "tied_parameters": "annopipe.pipeline.ties",
     "trace": "annopipe.graphs.tracing",
+    "Candidate": "annopipe.tuning.candidate",
+    "Layer": "annopipe.tuning.layers",
+    "Recompute": "annopipe.tuning.layers",
+    "RunConfig": "annopipe.tuning.run_config",
+    "Workload": "annopipe.tuning.workload",
+    "tune": "annopipe.tuning.tune",
 }
 
 _SUBMODULES = {"costs": "annopipe.costs", "placement": "annopipe.scheduling.placement"}
@@ -120,11 +131,13 @@ __all__ = [
     "Action",
     "ActionCosts",
     "AnnopipeError",
+    "Candidate",
     "CaptureError",
     "CostError",
     "Decision",
     "ForeignTag",
     "GraphError",
+    "Layer",
     "LowerBound",
     "NodeCosts",
     "Operation",
@@ -135,13 +148,16 @@ __all__ = [
     "PipelineError",
     "Placement",
     "Port",
+    "Recompute",
     "RewriteError",
+    "RunConfig",
     "Schedule",
     "ScheduleError",
     "ScheduleSpec",
     "StageGraph",
     "StageGraphs",
     "Timeline",
+    "Workload",
     "attach",
     "auxiliary_loss",
     "auxiliary_losses",
@@ -176,6 +192,7 @@ __all__ = [
     "state_dict",
     "tied_parameters",
     "trace",
+    "tune",
 ]
 
 

@@ -27,9 +27,7 @@ def library_trials(work: Workload, *, copies: int = 2) -> list[Trial]:
     found = []
     for rules in _rules(work):
         try:
-            placement = schedule_spec(
-                rules.library, work.ranks, work.microbatches, **dict(rules.options)
-            ).placement
+            placement = schedule_spec(rules.library, work.ranks, work.microbatches, **dict(rules.options)).placement
         except ScheduleError:  # the schedule has no meaning for these counts
             continue
         family = _family(work, placement)

@@ -22,14 +22,12 @@ def lower_bound(work: Workload, *, copies: int = 2) -> float:
     """
     fastest = max(work.speeds)
     begins = _begins(work, fastest)
-    return max(
-        (work.microbatches * work.work + _late(work, begins, copies)) / math.fsum(work.speeds),
-        max(
-            begin + math.ceil(work.microbatches / copies) * max(layer.work / fastest, 2.0 * layer.comm)
-            for begin, layer in zip(begins, work.all_layers, strict=True)
-        ),
-        max(begins) + _longest_way_back(work, fastest),
-    )
+    longest = [
+        begin + math.ceil(work.microbatches / copies) * max(layer.work / fastest, 2.0 * layer.comm)
+        for begin, layer in zip(begins, work.all_layers, strict=True)
+    ]
+    shared = (work.microbatches * work.work + _late(work, begins, copies)) / math.fsum(work.speeds)
+    return max(shared, *longest, max(begins) + _longest_way_back(work, fastest))
 
 
 def _begins(work: Workload, fastest: float) -> list[float]:

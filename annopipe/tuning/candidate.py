@@ -1,9 +1,12 @@
 """What a search hands out: a schedule with its timeline and how far it is from the bound, ready to run or to save."""
 
 from dataclasses import dataclass
+from os import PathLike
 
 from annopipe.scheduling.schedule_class import Schedule
 from annopipe.simulation.ranks.timeline import ScheduleTimeline
+from annopipe.tuning.account import Account
+from annopipe.tuning.run_config import RunConfig
 from annopipe.tuning.trial import Trial
 from annopipe.tuning.workload import Workload
 
@@ -48,6 +51,19 @@ class Candidate:
         return self.timeline.makespan / self.bound
 
     @property
-    def layers_of_stages(self) -> tuple[tuple[int, int], ...]:
-        """For each stage its first layer and the one behind its last, counted over all chains of the workload."""
-        return self.trial.layout.bounds
+    def account(self) -> Account:
+        """Where the time goes."""
+        return Account.of(self.timeline)
+
+    @property
+    def config(self) -> RunConfig:
+        """What ``ap.Pipeline.from_config`` loads, when it is saved."""
+        layout = self.trial.layout
+        return RunConfig(self.schedule, layout.bounds, layout.recomputed)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the config, and the schedule as CSV of the same name beside it.
+
+        Raises AnnopipeError when a file cannot be written.
+        """
+        self.config.save(path)

@@ -1,4 +1,4 @@
-"""The placements that a search tries: chains down, folded or in a loop over the ranks, once or in two copies, and towers.
+"""The placements that a search tries: chains down, folded or in a loop over the ranks, in one copy or two, and towers.
 
 Two copies of the model run from both ends, or within blocks of neighbouring ranks: then two ranks share each stage, and
 work that cannot be cut into equal parts is equal in pairs of ranks.

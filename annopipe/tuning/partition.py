@@ -101,7 +101,7 @@ def moved(family: Family, bounds: Bounds) -> Iterator[Bounds]:
     """Every cut one layer up or down, and every two of them where there are few."""
     cuts = family.cuts(bounds)
     places = [(chain, index) for chain, ends in enumerate(cuts) for index in range(1, len(ends) - 1)]
-    steps = [((place, step),) for place in places for step in (-1, 1)]
+    steps: list[tuple[tuple[tuple[int, int], int], ...]] = [((place, step),) for place in places for step in (-1, 1)]
     if len(places) <= _FEW_CUTS:
         steps += [((a, s), (b, t)) for a, b in itertools.combinations(places, 2) for s in (-1, 1) for t in (-1, 1)]
     for step_of in steps:

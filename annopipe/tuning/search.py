@@ -59,7 +59,7 @@ class Search:
         work: what for.
         workers: that score trials.
         seed: of the order in which changes are tried.
-        effort: how many actions are generated in all.
+        effort: how many actions are generated, beside those of the library's schedules.
         copies: 1 leaves out placements with two copies of the model.
         known: what an earlier search has found, which is not tried again.
         report: called now and then.
@@ -86,6 +86,7 @@ class Search:
         """All that can be run, the shortest first; equal ones in the order in which they were tried."""
         self._part = "library"
         self._try(library_trials(self._work, copies=self._copies))
+        self._spent = 0  # the library is looked at in any case
         self._part = "layouts"
         layouts = self._try_layouts()
         self._part = "rules"
@@ -104,7 +105,7 @@ class Search:
         before = self._best
         fresh = [trial for trial in dict.fromkeys(trials) if trial not in self.found]
         for start in range(0, len(fresh), _BATCH):
-            if self._spent >= until * self._effort:
+            if self._spent >= until * self._effort and self._part != "library":
                 break
             batch = fresh[start : start + _BATCH]
             for trial, score in zip(batch, self._workers.scores(batch), strict=True):
@@ -193,7 +194,5 @@ class Search:
         stages = [(stage,) for stage in range(len(counts))]
         for group in dict.fromkeys([*stages, *layout.placement.stages_on, tuple(range(len(counts)))]):
             for step in (-1, 1):
-                changed = tuple(
-                    min(counts[s], max(0, given + step * (s in group))) for s, given in enumerate(now)
-                )
+                changed = tuple(min(counts[s], max(0, given + step * (s in group))) for s, given in enumerate(now))
                 yield replace(trial, layout=replace(layout, recomputed=changed))

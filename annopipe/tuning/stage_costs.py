@@ -51,15 +51,17 @@ def action_costs(work: Workload, layout: Layout) -> ActionCosts:
         other = math.fsum([layer.I + layer.W for layer in stages[backward]])
         return max(0.0, pair(forward, backward) - (own + other) / speed[forward])
 
-    sums: dict[str, list[float]] = {name: per_stage(name, speed) for name in ("F", "I", "W")}
-    for kind in ("F", "I"):
-        sums[kind] = [time + sent for time, sent in zip(sums[kind], comm, strict=True)]
+    forward, backward = (
+        [time + sent for time, sent in zip(per_stage(kind, speed), comm, strict=True)] for kind in ("F", "I")
+    )
     exposed: dict[str, Sequence[float] | Callable[[int, int], float]] = {}
     if work.has_comm:
         exposed = {"F": comm, "I": comm, "B": comm, "FB": pair_exposed}
     one = [1.0] * placement.stages
     return ActionCosts(
-        **sums,
+        F=forward,
+        I=backward,
+        W=per_stage("W", speed),
         FB=pair if work.has_comm else None,
         overlap=seconds_of if work.has_comm else None,
         send=work.message,

@@ -10,7 +10,9 @@ from annopipe.tuning.search import Progress, Search
 from annopipe.tuning.workers import Workers
 from annopipe.tuning.workload import Workload
 
-__all__ = ["tune"]
+__all__ = ["DEFAULT_EFFORT", "tune"]
+
+DEFAULT_EFFORT = 1_200_000
 
 
 def tune(
@@ -18,7 +20,7 @@ def tune(
     *,
     memory: float | None = None,
     seed: int = 0,
-    effort: int = 2_000_000,
+    effort: int = DEFAULT_EFFORT,
     copies: int = 2,
     workers: int | None = None,
     best: int = 10,
@@ -34,10 +36,11 @@ def tune(
         work: the layers, the ranks and the microbatches.
         memory: most that a rank may hold, instead of the workload's.
         seed: the same one finds the same, on every machine and with any number of workers.
-        effort: how many actions may be generated in all; the default takes some twenty seconds on two cores.
+        effort: how many actions may be generated, beside those of the library's schedules; the default takes some
+            twenty seconds on two cores.
         copies: 1 leaves out placements with two copies of the model, which double what parameters occupy.
         workers: processes that search; None: one for each core.
-        best: how many candidates to return.
+        best: how many candidates to return; the best of the library comes last if it is not among them.
         report: called with the progress, now and then.
 
     Raises CostError for memory that no schedule can keep to.
@@ -51,7 +54,7 @@ def tune(
         work = replace(work, memory=memory)
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with Workers(work, count if workers is None else workers) as processes:
-        search = Search(work, processes, seed=seed, effort=effort, copies=copies, report=report)
-        found = search.run()
+        found = Search(work, processes, seed=seed, effort=effort, copies=copies, report=report).run()
     bound = lower_bound(work, copies=copies)
-    return [Candidate.of(work, each.trial, bound) for each in found[:best]]
+    of_library = [each for each in found if each.trial.rules.library][:1]
+    return [Candidate.of(work, each.trial, bound) for each in dict.fromkeys([*found[:best], *of_library])]

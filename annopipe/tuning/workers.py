@@ -1,8 +1,8 @@
 """Score trials on several processes, in the order in which they were given.
 
-The processes are started as ``python -m annopipe.tuning.workers``: unlike those of ``multiprocessing`` they never import
-the caller's own program, so that a script needs no ``if __name__ == "__main__"``. What goes between them is pickled;
-both ends are ours.
+The processes are started as ``python -m annopipe.tuning.workers``: unlike those of ``multiprocessing`` they never
+import the caller's own program, so that a script needs no ``if __name__ == "__main__"``. What goes between them is
+pickled; both ends are ours.
 """
 
 import contextlib
@@ -20,7 +20,6 @@ from annopipe.tuning.workload import Workload
 __all__ = ["Workers"]
 
 
-
 class Workers:
     """So many processes that score trials of one workload; with 1 it is this process.
 
@@ -32,7 +31,7 @@ class Workers:
         self._processes: list[subprocess.Popen[bytes]] = []
         for _ in range(count if count > 1 else 0):
             command = [sys.executable, "-m", "annopipe.tuning.workers"]
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603 - ourselves
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             self._processes.append(process)
             self._put(process, work)
 

@@ -29,8 +29,8 @@ class Workload:
         ranks: how many ranks share the layers.
         microbatches: in one step.
         towers: chains of layers that all feed the first of ``layers``.
-        batch_wide: whether the loss needs the outputs of all microbatches at once, as a contrastive loss does; None: with
-            towers.
+        batch_wide: whether the loss needs the outputs of all microbatches at once, as a contrastive loss does; None:
+            where there are towers.
         message: time of one transfer between two ranks; a link carries one after the other in each direction.
         latency: from the end of sending to arrival.
         memory: most that a rank may hold of activations and parameters; None: no limit.
