@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from annopipe.tuning.candidate import Candidate
     from annopipe.tuning.layers import Layer, Recompute
     from annopipe.tuning.run_config import RunConfig
-    from annopipe.tuning.tune import tune
+    from annopipe.tuning.tuner import tune
     from annopipe.tuning.workload import Workload
 
 _EXPORTS = {
@@ -121,7 +121,7 @@ _EXPORTS = {
     "Recompute": "annopipe.tuning.layers",
     "RunConfig": "annopipe.tuning.run_config",
     "Workload": "annopipe.tuning.workload",
-    "tune": "annopipe.tuning.tune",
+    "tune": "annopipe.tuning.tuner",
 }
 
 _SUBMODULES = {"costs": "annopipe.costs", "placement": "annopipe.scheduling.placement"}

@@ -68,7 +68,7 @@ def command(
     FILE.toml has [[workload]] tables; NAME says which where there are several. What is printed first is never worse
     than the best schedule of the library with its layers evenly over the stages, which is listed, too.
     """
-    from annopipe.tuning.tune import DEFAULT_EFFORT, tune
+    from annopipe.tuning.tuner import DEFAULT_EFFORT, tune
     from annopipe.tuning.workload import Workload
 
     work = Workload.from_toml(path, name)

@@ -6,10 +6,12 @@ pickled; both ends are ours.
 """
 
 import contextlib
+import os
 import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
@@ -31,7 +33,10 @@ class Workers:
         self._processes: list[subprocess.Popen[bytes]] = []
         for _ in range(count if count > 1 else 0):
             command = [sys.executable, "-m", "annopipe.tuning.workers"]
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            # In a session of its own, an interrupt reaches this process alone, which then ends the others.
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_environment(), start_new_session=True
+            )
             self._processes.append(process)
             self._put(process, work)
 
@@ -82,8 +87,14 @@ class Workers:
         return answer
 
 
+def _environment() -> dict[str, str]:
+    """Ours, and the way to this annopipe, wherever the process is started."""
+    places = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
+
+
 def _serve(given: BinaryIO, answers: BinaryIO) -> None:
-    with contextlib.suppress(EOFError):
+    with contextlib.suppress(EOFError, BrokenPipeError):
         work: Workload = pickle.load(given)  # noqa: S301 - from our own parent
         while True:
             trials: list[Trial] = pickle.load(given)  # noqa: S301

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 from tabulate import tabulate
 
-from annopipe.tuning.tune import DEFAULT_EFFORT, tune
+from annopipe.tuning.tuner import DEFAULT_EFFORT, tune
 from annopipe.tuning.workload import Workload
 
 __all__ = ["Row", "command", "measure"]

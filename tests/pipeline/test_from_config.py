@@ -43,7 +43,7 @@ def test_a_config_trains_as_the_whole_model_does(config: Path) -> None:
 
 
 def test_arguments_go_before_what_the_config_says(config: Path) -> None:
-    with pytest.raises(ap.OrderError, match="there is no policy 'police'"):
+    with pytest.raises(ap.OrderError, match="no overlap policy 'police'"):
         ap.Pipeline.from_config(config, stages_of(config, model()), policy="police")
 
 

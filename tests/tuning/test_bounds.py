@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from annopipe.tuning.bounds import lower_bound
 from annopipe.tuning.layers import Layer
-from annopipe.tuning.tune import tune
+from annopipe.tuning.tuner import tune
 from annopipe.tuning.workload import Workload
 
 times = st.integers(0, 5).map(float)

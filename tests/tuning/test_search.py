@@ -12,7 +12,7 @@ from annopipe.tuning.baseline import library_trials
 from annopipe.tuning.layers import Layer, Recompute
 from annopipe.tuning.run_config import RunConfig
 from annopipe.tuning.trial import scored
-from annopipe.tuning.tune import tune
+from annopipe.tuning.tuner import tune
 from annopipe.tuning.workload import Workload
 
 if TYPE_CHECKING:
