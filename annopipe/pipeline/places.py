@@ -75,7 +75,12 @@ def _in_words(action: Action) -> str:
     '0SEND_F3 (stage 0, microbatch 3)'
     """
     parts = action.parts or (action,)
-    of = [f"stage {p.stage}" + ("" if p.microbatch is None else f", microbatch {p.microbatch}") for p in parts]
+    of = [
+        f"stage {part.stage}"
+        + ("" if part.microbatch is None else f", microbatch {part.microbatch}")
+        + (f" in {part.nano_batches} nano-batches" if part.nano_batches > 1 else "")
+        for part in parts
+    ]
     return f"{action} ({'; '.join(of)})"
 
 
