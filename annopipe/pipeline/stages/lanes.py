@@ -76,7 +76,7 @@ class NanoBatches(Lanes):
         self._lengths = lengths
         self._shares = [length / sum(lengths) if auxiliary == "mean" else 1.0 for length in lengths]
         self._layout = parts[0].layout
-        self._outputs = {port.name: port for port in whole.forward.outputs if port.role == "output"}
+        self._outputs = {port.name: port for port in whole.forward.outputs if port.name in whole.layout.tensors}
         inputs = {port.name: port for port in whole.forward.inputs if port.role == "input"}
         taken = [port.name for port in parts[0].forward.inputs if port.role == "input"]
         self._dims: dict[str, int | None] = {}  # of inputs and outputs, by port

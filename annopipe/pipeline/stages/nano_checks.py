@@ -108,7 +108,7 @@ def check_outputs(stage: int, parts: Sequence[StageGraphs], batched: AbstractSet
             if from_batch or traits(node).random:
                 made.add(node)
         for port, node in zip(forward.outputs, output_nodes(forward.graph), strict=True):
-            if port.role == "output" and port.name not in batched and node in made:
+            if port.name in graphs.layout.tensors and port.name not in batched and node in made:
                 raise PipelineError(
                     f"stage {stage}: {port.name} of shape {list(port.shape)} is computed from the batch, or at random, "
                     "and no dimension of it is the batch (such as a mean or a sum), so that every nano-batch has "

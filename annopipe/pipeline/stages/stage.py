@@ -168,24 +168,26 @@ class LocalStage:
 
     def kept(self, microbatch: int) -> Mapping[str, Any]:
         """What a microbatch has left here for later graphs, by port name; of nano-batches with their number before."""
-        first, *others = self.lanes(microbatch).kept
+        first, *others = self._left(microbatch)
         if not others:
-            return first.of(microbatch)
-        lanes = enumerate([first, *others])
-        return {f"{lane}.{name}": value for lane, kept in lanes for name, value in kept.of(microbatch).items()}
+            return first
+        return {f"{lane}.{name}": value for lane, own in enumerate([first, *others]) for name, value in own.items()}
+
+    def _left(self, microbatch: int) -> list[Values]:
+        """What each lane of a microbatch has left, and its loss where that is apart; nothing where there is nothing."""
+        found = [kept.of(microbatch) for kept in self.lanes(microbatch).kept if microbatch in kept.microbatches]
+        return found + (self._nano_loss.kept(microbatch) if self._nano_loss is not None else [])
 
     def map_saved(self, microbatch: int, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Put what a function makes of each tensor in the place of what a microbatch has saved here.
 
         Raises PipelineError for a microbatch that has saved nothing.
         """
-        lanes = [kept.of(microbatch) for kept in self.lanes(microbatch).kept if microbatch in kept.microbatches]
-        if not lanes:
+        left = self._left(microbatch)
+        if not left:
             raise PipelineError(f"stage {self.index} keeps nothing of microbatch {microbatch} now")
-        if self._nano_loss is not None:
-            lanes += self._nano_loss.kept(microbatch)
         changed: dict[int, torch.Tensor] = {}  # one tensor may be saved under several names
-        for kept in lanes:
+        for kept in left:
             for name, value in kept.items():
                 if isinstance(value, torch.Tensor) and name not in self.parameters.bound:
                     if id(value) not in changed:
