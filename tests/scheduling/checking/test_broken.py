@@ -54,7 +54,7 @@ BROKEN = {
     ),
     "a whole backward of nano-batches": (
         *(CHAIN, 1, ("0F0/2 0B0", "1F0 1B0")),
-        "rank 0, step 1: 0B0 runs whole and 0F0 runs as 2 nano-batches; give all of a stage's actions on one microbatch",
+        "rank 0, step 1: 0B0 runs whole and 0F0 runs as 2 nano-batches; give all of a stage's actions on one micr",
     ),
     "another number of nano-batches in a combination": (
         *(CHAIN, 2, ("0F0/2 0F1 0I0/2 (0B1;0W0/3)OVERLAP", "1F0 1F1 1B0 1B1")),
