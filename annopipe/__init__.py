@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from annopipe.scheduling.actions import Action
     from annopipe.scheduling.generation.explaining import Decision
     from annopipe.scheduling.library import schedule, schedule_spec, schedules
+    from annopipe.scheduling.nano_batching.choosing import with_nano_batches
     from annopipe.scheduling.operations import Operation
     from annopipe.scheduling.placement import Placement
     from annopipe.scheduling.schedule_class import Schedule
@@ -111,6 +112,7 @@ _EXPORTS = {
     "simulate": "annopipe.simulation",
     "tied_parameters": "annopipe.pipeline.ties",
     "trace": "annopipe.graphs.tracing",
+    "with_nano_batches": "annopipe.scheduling.nano_batching.choosing",
 }
 
 _SUBMODULES = {"costs": "annopipe.costs", "placement": "annopipe.scheduling.placement"}
@@ -176,6 +178,7 @@ __all__ = [
     "state_dict",
     "tied_parameters",
     "trace",
+    "with_nano_batches",
 ]
 
 

@@ -199,7 +199,7 @@ def test_what_functions_return_is_looked_at_when_it_is_used(bad) -> None:
             "operations names 'OVERLAP': .* overlap and send are arguments of their own",
         ),
         ({"operations": {"offload": 1.0}}, "operations names 'offload': .* that users add, in capitals"),
-        ({"overlap": 2.0}, r"overlap is 2.0: give a function of the action; FB= takes a number too"),
+        ({"overlap": 2.0}, r"overlap is 2.0: give a function of the action; FB= and lanes= take numbers too"),
         ({"forward": 1.0}, r"table\(\) does not know 'forward'; it takes F, I, W, B, FB, send"),
     ],
 )
