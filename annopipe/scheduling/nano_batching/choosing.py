@@ -6,8 +6,16 @@ from annopipe.errors import CostError, ScheduleError
 from annopipe.scheduling.action_costs import ActionCosts
 from annopipe.scheduling.actions import Action, overlap
 from annopipe.scheduling.lanes import with_parts
-from annopipe.scheduling.nano_batching.candidates import TOGETHER, Group, Pair, groups
-from annopipe.scheduling.nano_batching.evaluation import Choice, Evaluator
+from annopipe.scheduling.nano_batching.candidates import (
+    CHANGES,
+    NANO_BATCHES,
+    TOGETHER,
+    WITH_WEIGHT,
+    Group,
+    Pair,
+    groups,
+)
+from annopipe.scheduling.nano_batching.evaluation import Choice, Evaluator, Score
 from annopipe.scheduling.nano_batching.record import NanoBatching, Trial
 from annopipe.scheduling.nano_batching.search import Search
 from annopipe.scheduling.schedule_class import Schedule
@@ -63,7 +71,7 @@ def with_nano_batches(
     search = Search(evaluator, candidates, plain)
     choice = search.best if search.pays else frozenset()
     trials = tuple(
-        _trial(group, search, choice, _example(group, costs, parts), alone is not None and alone.makespan)
+        _trial(group, search, choice, _example(group, costs, parts), alone)
         for group, alone in zip(candidates, search.alone, strict=True)
     )
     after = search.score.makespan if search.pays else plain.makespan
@@ -90,7 +98,7 @@ def _check(schedule: Schedule, costs: ActionCosts, parts: int, stages: Collectio
         raise ScheduleError("the schedule has messages: choose nano-batches first, and lower the result")
 
 
-def _trial(group: Group, search: Search, choice: Choice, example: str, alone: float | bool) -> Trial:
+def _trial(group: Group, search: Search, choice: Choice, example: str, alone: Score | None) -> Trial:
     chosen = [unit for unit in group.units if unit in choice]
     without = search.of_choice(choice.difference(chosen)) if chosen else None
     return Trial(
@@ -100,25 +108,23 @@ def _trial(group: Group, search: Search, choice: Choice, example: str, alone: fl
         group.change,
         tuple(map(_microbatch, group.units)),
         tuple(map(_microbatch, chosen)),
-        None if alone is False else alone - search.plain.makespan,
-        None if without is None else without.makespan - search.score.makespan,
+        None if alone is None else search.difference(alone, search.plain),
+        None if without is None else search.difference(without, search.score),
         example,
     )
 
 
 def _microbatch(unit: Pair | tuple[int, int]) -> int:
-    return unit.microbatches[0] if isinstance(unit, Pair) else unit[1]
+    return unit.microbatch if isinstance(unit, Pair) else unit[1]
 
 
 def _example(group: Group, costs: ActionCosts, parts: int) -> str:
     """What one change does: times, and exposed communication where there is some."""
-    action = group.example
-    if group.change == TOGETHER:
-        both = [group.example, Action(action.kind, action.stage, (action.microbatch or 0) + 1)]
-        before = f"{both[0]} and {both[1]} take {_times(both, costs)}"
-        return f"{before}, together {_times([overlap(*both)], costs)}"
-    lanes = with_parts(action, parts)
-    return f"{action} takes {_times([action], costs)}, {lanes} {_times([lanes], costs)}"
+    if group.change == NANO_BATCHES:
+        lanes = with_parts(group.example[0], parts)
+        return f"{group.example[0]} takes {_times(group.example, costs)}, {lanes} {_times([lanes], costs)}"
+    one, other = group.example
+    return f"{one} and {other} take {_times(group.example, costs)}, together {_times([overlap(one, other)], costs)}"
 
 
 def _times(actions: Sequence[Action], costs: ActionCosts) -> str:
@@ -132,14 +138,14 @@ def _reason(choice: Choice, trials: Sequence[Trial], before: float, after: float
         return "left alone: there is no forward or backward without a partner that could change"
     step = seconds_text(before)
     if choice:
-        pairs = sum(isinstance(unit, Pair) for unit in choice)
-        said = (
-            [f"{len(choice) - pairs} microbatches of a stage run as {parts} nano-batches"]
-            if len(choice) > pairs
-            else []
-        )
-        said += [f"{pairs} times two run together"] if pairs else []
-        return f"{', '.join(said)}: the step takes {seconds_text(after)} instead of {step} ({after / before - 1:+.1%})"
+        counts = {change: sum(len(t.chosen) for t in trials if t.change == change) for change in CHANGES}
+        words = {
+            NANO_BATCHES: f"{counts[NANO_BATCHES]} microbatches of a stage run as {parts} nano-batches",
+            TOGETHER: f"{counts[TOGETHER]} times two run together",
+            WITH_WEIGHT: f"{counts[WITH_WEIGHT]} run with a W",
+        }
+        said = ", ".join(words[change] for change in CHANGES if counts[change])
+        return f"{said}: the step takes {seconds_text(after)} instead of {step} ({after / before - 1:+.1%})"
     tried = [trial for trial in trials if trial.alone_s is not None]
     if not tried:
         return f"left alone: nothing that was tried can run; the step takes {step}"

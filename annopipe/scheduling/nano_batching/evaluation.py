@@ -44,7 +44,7 @@ def changed(ranks: Sequence[Sequence[Action]], choice: Choice, parts: int) -> li
     """The actions of each rank with the changes of a choice.
 
     >>> row = [Action.parse(text) for text in ("0F0", "0F1", "0F2", "0B0", "0B1", "0B2")]
-    >>> [str(action) for action in changed([row], frozenset({(0, 0), Pair(0, 1, 2, 0, (1, 2))}), 2)[0]]
+    >>> [str(action) for action in changed([row], frozenset({(0, 0), Pair(0, 1, 2, 1)}), 2)[0]]
     ['0F0/2', '(0F1;0F2)OVERLAP', '0B0/2', '0B1', '0B2']
     """
     pairs = [unit for unit in choice if isinstance(unit, Pair)]

@@ -16,7 +16,8 @@ class Trial:
 
     Attributes:
         rank, stage, phase: where; the phase is the one of the actions that have no partner.
-        change: "nano-batches", or "two together": two consecutive microbatches of the stage run as one combination.
+        change: "nano-batches"; "two together": two consecutive microbatches of the stage run as one combination; or
+            "with a W": an F, B or I runs as one combination with the W beside it.
         microbatches: those that could be changed; of "two together" the first of each two.
         chosen: those that are.
         alone_s: how much longer the step is with all of this group's changes and no others; less than 0 is a gain. None

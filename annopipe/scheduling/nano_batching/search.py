@@ -40,6 +40,11 @@ class Search:
         """The score of a choice; None where it cannot run, or no time is left to try it."""
         return self._evaluator.score(choice) if self._has_time else None
 
+    def difference(self, score: Score, other: Score) -> float:
+        """How much longer the step of one score is; exactly 0 for what is only rounding."""
+        found = score.makespan - other.makespan
+        return found if abs(found) > self._tolerance else 0.0
+
     @property
     def _has_time(self) -> bool:
         return self._evaluator.spent < _BUDGET
@@ -95,21 +100,11 @@ def _starts(groups: Sequence[Group]) -> list[list[Unit]]:
 
 
 def _with(choice: Choice, units: Iterable[Unit]) -> Choice:
-    """The choice with these changes, and without what they leave no room for."""
+    """The choice with these changes, and without what would run one of their actions together with another."""
     added = frozenset(units)
-    split = {unit for unit in added if not isinstance(unit, Pair)}
-    paired = {place for unit in added if isinstance(unit, Pair) for place in _places(unit)}
-    steps = {(unit.rank, step) for unit in added if isinstance(unit, Pair) for step in (unit.first, unit.second)}
-    kept = [
-        unit for unit in choice if (unit not in paired if not isinstance(unit, Pair) else _fits(unit, split, steps))
-    ]
-    return added.union(kept)
+    taken = {step for unit in added for step in _steps(unit)}
+    return added.union(unit for unit in choice if unit in added or taken.isdisjoint(_steps(unit)))
 
 
-def _fits(pair: Pair, split: set[tuple[int, int]], steps: set[tuple[int, int]]) -> bool:
-    taken = {(pair.rank, pair.first), (pair.rank, pair.second)}
-    return split.isdisjoint(_places(pair)) and (steps.isdisjoint(taken) or taken <= steps)
-
-
-def _places(pair: Pair) -> list[tuple[int, int]]:
-    return [(pair.stage, microbatch) for microbatch in pair.microbatches]
+def _steps(unit: Unit) -> list[tuple[int, int]]:
+    return [(unit.rank, unit.first), (unit.rank, unit.second)] if isinstance(unit, Pair) else []
