@@ -75,7 +75,9 @@ def with_nano_batches(
         for group, alone in zip(candidates, search.alone, strict=True)
     )
     after = search.score.makespan if search.pays else plain.makespan
-    record = NanoBatching(parts, plain.makespan, after, trials, _reason(choice, trials, plain.makespan, after, parts))
+    record = NanoBatching(
+        parts, plain.makespan, after, trials, _reason(choice, trials, plain.makespan, after, parts, costs)
+    )
     if not choice:
         return Schedule(schedule.programs, schedule.name, schedule.operations, record)
     name = f"{schedule.name} with nano-batches".strip()
@@ -133,7 +135,9 @@ def _times(actions: Sequence[Action], costs: ActionCosts) -> str:
     return f"{text} ({seconds_text(exposed)} exposed)" if exposed else text
 
 
-def _reason(choice: Choice, trials: Sequence[Trial], before: float, after: float, parts: int) -> str:
+def _reason(
+    choice: Choice, trials: Sequence[Trial], before: float, after: float, parts: int, costs: ActionCosts
+) -> str:
     if not trials:
         return "left alone: there is no forward or backward without a partner that could change"
     step = seconds_text(before)
@@ -150,8 +154,11 @@ def _reason(choice: Choice, trials: Sequence[Trial], before: float, after: float
     if not tried:
         return f"left alone: nothing that was tried can run; the step takes {step}"
     best = min(tried, key=lambda trial: trial.alone_s or 0.0)
+    longer = f"{seconds_text(best.alone_s)} longer" if best.alone_s else "no shorter"
+    told = costs.lanes or costs.overlap
+    hint = "" if told else "; the costs do not say what lanes take: give lanes=, or costs of graphs (ap.costs.actions)"
     return (
         f"left alone: nothing that was tried makes the step shorter than {step}; the best of one group, "
-        f"{best.change} of stage {best.stage} in the {best.phase} of rank {best.rank}, makes it "
-        f"{seconds_text(best.alone_s or 0.0)} longer: {best.example}"
+        f"{best.change} of stage {best.stage} in the {best.phase} of rank {best.rank}, makes it {longer}: "
+        f"{best.example}{hint}"
     )
