@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from annopipe.scheduling.actions import Action
     from annopipe.scheduling.generation.explaining import Decision
     from annopipe.scheduling.library import schedule, schedule_spec, schedules
+    from annopipe.scheduling.nano_batching.choosing import with_nano_batches
     from annopipe.scheduling.operations import Operation
     from annopipe.scheduling.placement import Placement
     from annopipe.scheduling.schedule_class import Schedule
@@ -122,6 +123,7 @@ _EXPORTS = {
     "RunConfig": "annopipe.tuning.run_config",
     "Workload": "annopipe.tuning.workload",
     "tune": "annopipe.tuning.tuner",
+    "with_nano_batches": "annopipe.scheduling.nano_batching.choosing",
 }
 
 _SUBMODULES = {"costs": "annopipe.costs", "placement": "annopipe.scheduling.placement"}
@@ -193,6 +195,7 @@ __all__ = [
     "tied_parameters",
     "trace",
     "tune",
+    "with_nano_batches",
 ]
 
 
