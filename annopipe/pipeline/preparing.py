@@ -133,19 +133,25 @@ def prepare(
     parts = traced_parts(settings.schedule, call, settings.batch_dims, modules, settings.peers, tracing.again)
     make = partial(tracing.local_stages, parts, arriving, [len(facts.needs) for facts in heard])
     stages = settings.peers.together(make, "making stages ready")
+    _check_beside(settings, stages)
     actions = settings.schedule.ranks[settings.rank]
     plan = partial(combinations, actions, stages, settings.policy, settings.costs, settings.plan_group)
     combined = settings.peers.together(plan, "planning combined graphs")
-    groups = groups_of(stages.values(), combined.values())
-    settings.peers.include(groups)
-    settings.peers.together(partial(settings.peers.compare, groups), "comparing calls with the ranks of other groups")
-    known = [settings.plan_group] if settings.plan_group is not None else []
-    compare = partial(compare_stages, settings.peers, stages, [*groups, *known])
-    settings.peers.together(compare, "comparing stages with the ranks of other groups")
+    settings.peers.include(groups_of(stages.values(), combined.values()))
     _LOG.info("%s: stages %s ready after %.1f s", who, [*stages], time.perf_counter() - begun_s)
     taken = acknowledged(settings.schedule.ranks, placement, settings.rank)
     routing = Routing(placement, links, messages, taken)
     return stages, Interpreter(actions, stages, routing, combined, operations), combined
+
+
+def _check_beside(settings: Settings, stages: Mapping[int, LocalStage]) -> None:
+    """Compare with the ranks that run these stages on other data: how they are called first, then the stages."""
+    peers, groups = settings.peers, groups_of(stages.values(), ())
+    known = [settings.plan_group] if settings.plan_group is not None else []
+    peers.include(groups)
+    peers.together(partial(peers.compare, groups), "comparing calls with the ranks of other groups")
+    compare = partial(compare_stages, peers, stages, [*groups, *known])
+    peers.together(compare, "comparing stages with the ranks of other groups")
 
 
 class _Tracing:
