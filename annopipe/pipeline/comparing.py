@@ -10,6 +10,7 @@ guarantees  a difference is an error on every rank of the group, which names the
 import hashlib
 import math
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -27,7 +28,7 @@ from annopipe.pipeline.ranks.peers import AgreedError, Peers
 from annopipe.pipeline.stages.combined import Combined
 from annopipe.pipeline.stages.stage import LocalStage
 
-__all__ = ["compare_stages", "groups_of"]
+__all__ = ["compare_beside", "groups_of"]
 
 _GRAPHS = {"UNSHARD": "unshard", "F": "forward", "B": "backward", "REDUCE_GRAD": "reduce_grad"}
 # What a rank has to give as much of as all others.
@@ -46,7 +47,20 @@ def groups_of(stages: Iterable[LocalStage], combined: Iterable[Combined]) -> lis
     return [group for name in sorted(names) if (group := find_group(name)) is not None]
 
 
-def compare_stages(peers: Peers, stages: Mapping[int, LocalStage], groups: Iterable[dist.ProcessGroup]) -> None:
+def compare_beside(peers: Peers, stages: Mapping[int, LocalStage], plan_group: dist.ProcessGroup | None) -> None:
+    """Compare with the ranks that run these stages on other data: how they are called first, then the stages.
+
+    Raises AgreedError, on every rank of the pipeline, when something differs.
+    """
+    groups = groups_of(stages.values(), ())
+    known = [plan_group] if plan_group is not None else []
+    peers.include(groups)
+    peers.together(partial(peers.compare, groups), "comparing calls with the ranks of other groups")
+    compare = partial(_compare_stages, peers, stages, [*groups, *known])
+    peers.together(compare, "comparing stages with the ranks of other groups")
+
+
+def _compare_stages(peers: Peers, stages: Mapping[int, LocalStage], groups: Iterable[dist.ProcessGroup]) -> None:
     """Compare the stages of this rank with those of the other ranks of each group, which call it, too.
 
     Raises AgreedError, on every rank of a group, when they differ.

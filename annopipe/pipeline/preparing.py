@@ -28,7 +28,7 @@ from annopipe.ordering.registry import Policy
 from annopipe.pipeline.calls.microbatch_calls import Call, check_lengths
 from annopipe.pipeline.calls.microbatches import BatchDims
 from annopipe.pipeline.calls.names import accepted, check_names, names_taken
-from annopipe.pipeline.comparing import compare_stages, groups_of
+from annopipe.pipeline.comparing import compare_beside, groups_of
 from annopipe.pipeline.evaluation import forward_only, without_gradients
 from annopipe.pipeline.interpreter import Interpreter, Operation
 from annopipe.pipeline.nano_tracing import NanoBatchGraphs, nano_batches_of, traced_parts
@@ -133,7 +133,7 @@ def prepare(
     parts = traced_parts(settings.schedule, call, settings.batch_dims, modules, settings.peers, tracing.again)
     make = partial(tracing.local_stages, parts, arriving, [len(facts.needs) for facts in heard])
     stages = settings.peers.together(make, "making stages ready")
-    _check_beside(settings, stages)
+    compare_beside(settings.peers, stages, settings.plan_group)
     actions = settings.schedule.ranks[settings.rank]
     plan = partial(combinations, actions, stages, settings.policy, settings.costs, settings.plan_group)
     combined = settings.peers.together(plan, "planning combined graphs")
@@ -142,16 +142,6 @@ def prepare(
     taken = acknowledged(settings.schedule.ranks, placement, settings.rank)
     routing = Routing(placement, links, messages, taken)
     return stages, Interpreter(actions, stages, routing, combined, operations), combined
-
-
-def _check_beside(settings: Settings, stages: Mapping[int, LocalStage]) -> None:
-    """Compare with the ranks that run these stages on other data: how they are called first, then the stages."""
-    peers, groups = settings.peers, groups_of(stages.values(), ())
-    known = [settings.plan_group] if settings.plan_group is not None else []
-    peers.include(groups)
-    peers.together(partial(peers.compare, groups), "comparing calls with the ranks of other groups")
-    compare = partial(compare_stages, peers, stages, [*groups, *known])
-    peers.together(compare, "comparing stages with the ranks of other groups")
 
 
 class _Tracing:

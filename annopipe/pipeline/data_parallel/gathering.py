@@ -70,7 +70,7 @@ class Sharing:
 
         Raises PipelineError for a sparse one.
         """
-        if gradient.layout is not torch.strided:
+        if not torch.compiler.is_dynamo_compiling() and gradient.layout is not torch.strided:
             raise PipelineError(
                 f"a sharded parameter of shape {tuple(like.shape)} has a sparse gradient, as an embedding with "
                 "sparse=True gives it, and ranks add up dense ones: make it with sparse=False, or leave the parameter "
