@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from os import PathLike
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
@@ -38,6 +39,7 @@ from annopipe.pipeline.ties import noted_ties, with_copies
 from annopipe.scheduling.actions import BUILTIN_KINDS
 from annopipe.scheduling.lowering.passes import with_messages
 from annopipe.scheduling.schedule_class import Schedule
+from annopipe.tuning.run_config import RunConfig
 
 __all__ = ["Pipeline"]
 
@@ -139,6 +141,27 @@ class Pipeline:
         self._runner = Runner(settings, modules, ties, Messages(group, timeout))
         self._runner.keep_outputs = keep_outputs
         self._batch_dims = dict(batch_dims)
+
+    @classmethod
+    def from_config(cls, path: str | PathLike[str], stages: Sequence[nn.Module | None], **arguments: Any) -> "Pipeline":
+        """A pipeline with the schedule and the policy of a config that ``ap.tune`` or ``annopipe tune`` has saved.
+
+        Args:
+            path: of the config; its schedule is a file beside it.
+            stages: one module per stage; ``RunConfig.load(path).layers`` says which layers of the model each has.
+            arguments: the others of ``Pipeline``, such as ``loss_fn``.
+
+        Raises PipelineError for a config that cannot be read, or that computes layers again when no ``recompute`` says
+        how; and what ``Pipeline`` raises.
+        """
+        config = RunConfig.load(path)
+        if any(config.recomputed) and "recompute" not in arguments:
+            stage = next(stage for stage, count in enumerate(config.recomputed) if count)
+            raise PipelineError(
+                f"{path}: stage {stage} computes {config.recomputed[stage]} of its layers again: say how with "
+                f"recompute={{{stage}: ...}}, as regions or a budget, or recompute=None for none"
+            )
+        return cls(stages, config.schedule, **{"policy": config.policy, **arguments})
 
     @property
     def schedule(self) -> Schedule:
