@@ -52,6 +52,11 @@ if TYPE_CHECKING:
     from annopipe.scheduling.schedule_class import Schedule
     from annopipe.scheduling.spec import ScheduleSpec
     from annopipe.simulation import Timeline, simulate
+    from annopipe.tuning.candidate import Candidate
+    from annopipe.tuning.layers import Layer, Recompute
+    from annopipe.tuning.run_config import RunConfig
+    from annopipe.tuning.tuner import tune
+    from annopipe.tuning.workload import Workload
 
 _EXPORTS = {
     "ActionCosts": "annopipe.scheduling.action_costs",
@@ -112,6 +117,12 @@ _EXPORTS = {
     "simulate": "annopipe.simulation",
     "tied_parameters": "annopipe.pipeline.ties",
     "trace": "annopipe.graphs.tracing",
+    "Candidate": "annopipe.tuning.candidate",
+    "Layer": "annopipe.tuning.layers",
+    "Recompute": "annopipe.tuning.layers",
+    "RunConfig": "annopipe.tuning.run_config",
+    "Workload": "annopipe.tuning.workload",
+    "tune": "annopipe.tuning.tuner",
     "with_nano_batches": "annopipe.scheduling.nano_batching.choosing",
 }
 
@@ -122,11 +133,13 @@ __all__ = [
     "Action",
     "ActionCosts",
     "AnnopipeError",
+    "Candidate",
     "CaptureError",
     "CostError",
     "Decision",
     "ForeignTag",
     "GraphError",
+    "Layer",
     "LowerBound",
     "NodeCosts",
     "Operation",
@@ -137,13 +150,16 @@ __all__ = [
     "PipelineError",
     "Placement",
     "Port",
+    "Recompute",
     "RewriteError",
+    "RunConfig",
     "Schedule",
     "ScheduleError",
     "ScheduleSpec",
     "StageGraph",
     "StageGraphs",
     "Timeline",
+    "Workload",
     "attach",
     "auxiliary_loss",
     "auxiliary_losses",
@@ -178,6 +194,7 @@ __all__ = [
     "state_dict",
     "tied_parameters",
     "trace",
+    "tune",
     "with_nano_batches",
 ]
 

@@ -26,6 +26,7 @@ __all__ = [
     "check_loss",
     "check_made",
     "check_modules",
+    "check_nano_auxiliary",
     "check_operations",
     "check_scales",
     "check_trains",
@@ -75,11 +76,6 @@ def check_made(stages: Sequence[nn.Module | None], schedule: Schedule, rank: int
             f"there are {len(stages)} stages and the schedule has {placement.stages}: give one module per stage, None "
             "where another rank holds it"
         )
-    nano = next(
-        (a for program in schedule.ranks for a in program for a in (a.parts or (a,)) if a.nano_batches > 1), None
-    )
-    if nano is not None:
-        raise PipelineError(f"{nano} runs as {nano.nano_batches} nano-batches, which the pipeline does not do")
     for index, module in enumerate(stages):
         held = placement.rank_of[index] == rank
         if held != isinstance(module, nn.Module):
@@ -135,6 +131,12 @@ def check_loss(loss_fn: object, timeout: timedelta) -> None:
         raise PipelineError(f"loss_fn is called with output and target: give a function, got {type(loss_fn).__name__}")
     if timeout <= timedelta(0):
         raise PipelineError(f"timeout={timeout}: give the time that a rank may wait for another, more than none")
+
+
+def check_nano_auxiliary(given: object) -> None:
+    """Raises PipelineError for what does not say how auxiliary losses of nano-batches count."""
+    if given not in (None, "mean", "sum"):
+        raise PipelineError(f'nano_auxiliary={given!r}: give "mean", "sum" or None')
 
 
 def facts_of(

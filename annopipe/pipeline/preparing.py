@@ -28,8 +28,10 @@ from annopipe.graphs.tracing import trace
 from annopipe.ordering.combining import StageNodeCosts
 from annopipe.ordering.registry import Policy
 from annopipe.pipeline.calls.microbatch_calls import Call, check_lengths
+from annopipe.pipeline.calls.microbatches import BatchDims
 from annopipe.pipeline.evaluation import forward_only, without_gradients
 from annopipe.pipeline.interpreter import Interpreter, Operation
+from annopipe.pipeline.nano_tracing import NanoBatchGraphs, nano_batches_of, traced_parts
 from annopipe.pipeline.ranks.acknowledgements import acknowledged
 from annopipe.pipeline.ranks.messages import Messages
 from annopipe.pipeline.ranks.peers import AgreedError, Peers
@@ -37,8 +39,9 @@ from annopipe.pipeline.ranks.routing import Routing
 from annopipe.pipeline.recomputing import check_regions
 from annopipe.pipeline.stages.batch_loss import BatchLoss, check_batch_loss
 from annopipe.pipeline.stages.boundary import Boundary, Link
-from annopipe.pipeline.stages.combined import Combined, Parts, combinations, parts_of
+from annopipe.pipeline.stages.combined import Combined, Parts, combinations
 from annopipe.pipeline.stages.liveness import gradient_needs, only_live, returning_gradients
+from annopipe.pipeline.stages.microbatch_loss import MicrobatchLoss, traced_loss
 from annopipe.pipeline.stages.stage import LocalStage
 from annopipe.scheduling.actions import BACKWARDS
 from annopipe.scheduling.placement import Placement
@@ -54,6 +57,8 @@ Ready = tuple[dict[int, LocalStage], Interpreter, dict[Parts, Combined]]
 class Settings:
     """What stays the same for all calls of a pipeline.
 
+    batch_dims: the dimension of the batch by name of argument.
+    nano_auxiliary: how the auxiliary losses of nano-batches count; None where there must be none.
     recompute: what the backward of each stage computes again.
     evaluates: whether these are for calls that only want the outputs of the last stage.
     spreads_lists: whether a stage that returns a list calls the next one with its elements.
@@ -71,6 +76,8 @@ class Settings:
     bucket_bytes: int | None = None
     evaluates: bool = False
     spreads_lists: bool = False
+    batch_dims: BatchDims = dataclasses.field(default_factory=dict)
+    nano_auxiliary: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +126,8 @@ def prepare(
     arriving = [set(facts.outside) for facts in heard]
     for (source, _), link in links.items():
         arriving[source].update(link.returning_ports)
-    make = partial(tracing.local_stages, arriving, [len(facts.needs) for facts in heard])
+    parts = traced_parts(settings.schedule, call, settings.batch_dims, modules, settings.peers, tracing.again)
+    make = partial(tracing.local_stages, parts, arriving, [len(facts.needs) for facts in heard])
     stages = settings.peers.together(make, "making stages ready")
     actions = settings.schedule.ranks[settings.rank]
     plan = partial(combinations, actions, stages, settings.policy, settings.costs, settings.plan_group)
@@ -133,10 +141,24 @@ def prepare(
 
 
 class _Tracing:
-    """The tracing of this rank's stages for one signature."""
+    """The tracing of this rank's stages for one signature.
 
-    def __init__(self, settings: Settings, modules: Mapping[int, nn.Module], call: Call) -> None:
+    Args:
+        settings, modules, call: of the pipeline, and of one microbatch or nano-batch.
+        only: the stages that are wanted, with all before them; None is all.
+        purpose: what it is for, for messages.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        modules: Mapping[int, nn.Module],
+        call: Call,
+        only: AbstractSet[int] | None = None,
+        purpose: str = "",
+    ) -> None:
         self._settings, self._modules, self._call = settings, modules, call
+        self._only, self._purpose = only, purpose
         self._placement = settings.schedule.placement
         self.device = _device(modules, call)
         self.traced: dict[int, StageGraphs] = {}
@@ -151,31 +173,45 @@ class _Tracing:
         depth_of, rank_of = self._placement.depth_of, self._placement.rank_of
         for depth in sorted(set(depth_of)):
             # None takes from another: their ranks trace at the same time.
-            indices = [index for index, at in enumerate(depth_of) if at == depth]
+            indices = [i for i, at in enumerate(depth_of) if at == depth and (self._only is None or i in self._only)]
             told = {index: self._trace(index, heard) for index in indices if index in self._modules}
             for index in indices:
                 facts, failure = told.get(index, (_StageFacts(), None))
                 heard[index] = self._settings.peers.broadcast(facts, rank_of[index], f"trace stage {index}")
                 if heard[index].error:
-                    raise AgreedError(f"stage {index} on rank {rank_of[index]}: {heard[index].error}") from failure
-        return [heard[index] for index in range(self._placement.stages)]
+                    purpose = f", {self._purpose}" if self._purpose else ""
+                    said = f"stage {index} on rank {rank_of[index]}{purpose}: {heard[index].error}"
+                    raise AgreedError(said) from failure
+        return [heard[index] for index in sorted(heard)]
 
-    def local_stages(self, arriving: Sequence[AbstractSet[str]], inside: Sequence[int]) -> dict[int, LocalStage]:
+    def again(self, call: Call, stages: AbstractSet[int], purpose: str) -> Mapping[int, StageGraphs]:
+        """This rank's graphs of some stages for a nano-batch, without the loss."""
+        settings = dataclasses.replace(self._settings, loss_fn=None)
+        tracing = _Tracing(settings, self._modules, call, stages, purpose)
+        tracing.all_stages()
+        return tracing.traced
+
+    def local_stages(
+        self, parts: NanoBatchGraphs, arriving: Sequence[AbstractSet[str]], inside: Sequence[int]
+    ) -> dict[int, LocalStage]:
         """This rank's stages, to be run.
 
         Args:
+            parts: the graphs of nano-batches.
             arriving: by stage, the outputs whose gradients come.
             inside: by stage, how many tensors the stages before hand over.
         """
         return {
-            index: self.local_stage(index, only_live(graphs, frozenset(arriving[index])), inside[index])
-            for index, graphs in self.traced.items()
+            index: self._local_stage(index, parts, frozenset(arriving[index]), inside[index]) for index in self.traced
         }
 
-    def local_stage(self, index: int, graphs: StageGraphs, inside: int) -> LocalStage:
+    def _local_stage(self, index: int, parts: NanoBatchGraphs, arriving: frozenset[str], inside: int) -> LocalStage:
         """A traced stage, to be run."""
         settings, is_output = self._settings, index in self._placement.output_stages
-        loss_fn = self._batch_loss_fn(index)
+        loss_fn, graphs = self._batch_loss_fn(index), only_live(self.traced[index], arriving)
+        nano_loss = self._nano_loss(index, parts)
+        if nano_loss is not None:
+            arriving |= nano_loss.differentiated
         return LocalStage(
             index,
             self._modules[index],
@@ -186,7 +222,17 @@ class _Tracing:
             fixed_sums=settings.fixed_sums,
             batch_loss=BatchLoss(index, graphs, loss_fn) if loss_fn is not None else None,
             first=self._placement.microbatches_of(index, settings.schedule.microbatches).start,
+            nano_batches=nano_batches_of(index, graphs, arriving, parts, settings.schedule, settings.nano_auxiliary),
+            nano_loss=nano_loss,
         )
+
+    def _nano_loss(self, index: int, parts: NanoBatchGraphs) -> MicrobatchLoss | None:
+        """The loss of microbatches that run as nano-batches."""
+        of_stage = next((graphs for (stage, _), ((_, graphs), *_) in parts.items() if stage == index), None)
+        if (loss_fn := self._loss_fn(index)) is None or of_stage is None:
+            return None
+        whole, part = Boundary.of(self.traced[index], index), Boundary.of(of_stage, index)
+        return MicrobatchLoss(index, traced_loss(whole, part, loss_fn, self._call.target, self.device))
 
     def _trace(self, index: int, heard: Mapping[int, _StageFacts]) -> tuple[_StageFacts, AnnopipeError | None]:
         told = [heard[source].boundary for source in self._placement.predecessors[index]]
@@ -285,8 +331,8 @@ def _check_heard(settings: Settings, heard: Sequence[_StageFacts]) -> None:
             f"no stage has a parameter named {', '.join(unknown)}: keyword arguments go to the stages that name them; "
             "of the parameters with defaults of a model that ap.split cuts, only those in its inputs=[...] reach stages"
         )
-    kinds = {kind for rank in settings.schedule.ranks for action in rank for kind, _ in parts_of(action)}
-    kinds |= {action.kind for rank in settings.schedule.ranks for action in rank}
+    actions = [action for rank in settings.schedule.ranks for action in rank]
+    kinds = {part.kind for action in actions for part in (action.parts or (action,))}
     if kinds.intersection(BACKWARDS) and not any(facts.has_loss for facts in heard):
         raise AgreedError(
             "the schedule has backwards and there is no loss: give Pipeline a loss_fn, or call ap.auxiliary_loss in a "

@@ -9,7 +9,8 @@ from benchmarks.launch import run_ranks
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("program", "ranks"), [("boundary_cases", 2), ("state_cases", 1), ("shape_cases", 2), ("sharded_cases", 2)]
+    ("program", "ranks"),
+    [("boundary_cases", 2), ("state_cases", 1), ("shape_cases", 2), ("nano_cases", 2), ("sharded_cases", 2)],
 )
 def test_every_case_holds(program, ranks):
     run_cases(program, ranks)
@@ -50,6 +51,8 @@ def test_ranks_print_no_warnings():
     [
         ("shape_cases", 1),
         ("shape_cases", 4),
+        ("nano_cases", 1),
+        ("nano_cases", 4),
         ("boundary_cases", 1),
         ("boundary_cases", 4),
         ("state_cases", 2),
