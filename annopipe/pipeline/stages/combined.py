@@ -71,7 +71,9 @@ def combinations(
     Raises PipelineError for two forwards of a stage that updates buffers.
     """
     first = {parts_of(action): action for action in actions if action.parts or action.kind in COMPUTE}
-    graphs = {parts: _lanes(action, stages) for parts, action in first.items()}
+    # A function is asked for the graph of each nano-batch; costs by node are those of whole microbatches.
+    scaled = costs is not None and not callable(costs)
+    graphs = {parts: _lanes(action, stages, scaled=scaled) for parts, action in first.items()}
     for action in first.values():
         _check_buffers(action.parts, stages)
     return {
@@ -81,14 +83,15 @@ def combinations(
     }
 
 
-def _lanes(action: Action, stages: Mapping[int, LocalStage]) -> list[Part]:
+def _lanes(action: Action, stages: Mapping[int, LocalStage], *, scaled: bool) -> list[Part]:
     """The graphs of an action; of a backward there may be none."""
-    return [
-        Part(part.kind, part.stage, graph)
-        for part in action.parts or (action,)
-        for kept in stages[part.stage].lanes(part.microbatch or 0).kept
-        if (graph := kept.graphs.of_kind(part.kind)) is not None
-    ]
+    found = []
+    for part in action.parts or (action,):
+        lanes = stages[part.stage].lanes(part.microbatch or 0)
+        for kept, fraction in zip(lanes.kept, lanes.fractions, strict=True):
+            if (graph := kept.graphs.of_kind(part.kind)) is not None:
+                found.append(Part(part.kind, part.stage, graph, fraction if scaled else 1.0))
+    return found
 
 
 def _check_buffers(parts: Sequence[Action], stages: Mapping[int, LocalStage]) -> None:
