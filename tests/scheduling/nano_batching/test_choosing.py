@@ -106,7 +106,7 @@ def test_a_limit_of_memory_is_kept(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("name", [n for n in ap.schedules() if n not in ("naive", "distmm-pipe")])
 def test_every_schedule_with_a_name_gets_shorter_where_nano_batches_pay(name: str) -> None:
-    schedule = ap.schedule(name, ranks=4, microbatches=8)
+    schedule = ap.schedule(name, ranks=2, microbatches=4)
     chosen = ap.with_nano_batches(schedule, PAYS)
     before, after = ap.simulate(schedule, PAYS), ap.simulate(chosen, PAYS)
     assert after.makespan < before.makespan
@@ -190,6 +190,7 @@ def test_kinds_that_have_no_partner_are_those_that_somebody_waits_for() -> None:
     assert {trial.change for trial in trials} == {"nano-batches", "two together", "with a W"}
 
 
+@pytest.mark.slow
 def test_a_step_of_8_ranks_and_32_microbatches_takes_a_bounded_number_of_simulations() -> None:
     chosen = ap.with_nano_batches(ap.schedule("dualpipev", ranks=8, microbatches=32), PAYS)
     assert record(chosen).after_s < record(chosen).before_s
