@@ -57,9 +57,9 @@ def with_nano_batches(
 
     >>> import annopipe as ap
     >>> costs = ap.costs.table(exposed={"F": 0.5}, lanes={"F/2": 0.75})
-    >>> chosen = ap.with_nano_batches(ap.schedule("1f1b", ranks=2, microbatches=2), costs)
-    >>> [str(action) for action in chosen.ranks[0]], ap.simulate(chosen, costs).makespan
-    (['0F0/2', '0F1', '0B0/2', '0B1'], 8.5)
+    >>> chosen = ap.with_nano_batches(ap.schedule("gpipe", ranks=2, microbatches=1), costs)
+    >>> chosen.ranks[1][0].nano_batches, ap.simulate(chosen, costs).makespan
+    (2, 5.5)
     """
     _check(schedule, costs, parts, stages)
     schedule.check(memory=memory, costs=costs)
