@@ -5,11 +5,14 @@ import re
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 import annopipe as ap
+from annopipe.pipeline import preparing
 from annopipe.pipeline.calls.microbatch_calls import Call
-from annopipe.pipeline.calls.nano_batch_calls import batch_length
+from annopipe.pipeline.calls.nano_batch_calls import batch_length, nano_batch_lengths
 
 WIDTH, TOKENS, MICROBATCHES = 6, 3, 2
 # F and B of the first stage whole, in two, in three; of the second one alone and in combinations, whole and split.
@@ -347,3 +350,30 @@ def test_nano_batches_keep_what_the_whole_microbatch_keeps():
         pipe.step(x, target=target)
         sizes.append(found)
     assert sizes[0] == sizes[1]
+
+
+def test_a_stage_is_traced_once_for_each_length_of_its_nano_batches(monkeypatch):
+    traced: list[tuple[int, int]] = []
+    original = preparing.trace
+
+    def noted(module, args, *rest, **options):
+        traced.append((stages.index(module), len(args[0])))
+        return original(module, args, *rest, **options)
+
+    monkeypatch.setattr(preparing, "trace", noted)
+    for row, length, expected in (
+        ("0F0/2 1F0 0F1 1F1 1B0 0B0/2 1B1 0B1", 7, [(0, 7), (1, 7), (0, 4), (0, 3)]),
+        ("0F0 1F0/2 0F1 1F1/3 1B0/2 0B0 1B1/3 0B1", 6, [(0, 6), (1, 6), (0, 3), (1, 3), (0, 2), (1, 2)]),
+    ):
+        traced.clear()
+        stages = blocks()
+        x, target = batch(length)
+        piped(row, stages).prepare(x, target=target)
+        assert traced == expected
+
+
+@given(st.integers(1, 40), st.integers(1, 9))
+def test_nano_batches_are_as_long_as_torch_cuts_them(length, parts):
+    assert list(nano_batch_lengths(length, parts)) == [len(p) for p in torch.arange(length).tensor_split(parts)]
+    if length >= parts:
+        assert list(nano_batch_lengths(length, parts)) == [len(p) for p in ap.nano_batches(torch.arange(length), parts)]

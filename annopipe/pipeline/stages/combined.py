@@ -10,7 +10,7 @@ from annopipe.ordering.combining import Part, StageNodeCosts, combine, lanes_of
 from annopipe.ordering.registry import Policy
 from annopipe.pipeline.stages.graph_call import GraphCall
 from annopipe.pipeline.stages.stage import LocalStage
-from annopipe.scheduling.actions import Action
+from annopipe.scheduling.actions import COMPUTE, Action
 
 __all__ = ["Combined", "Parts", "combinations", "parts_of"]
 
@@ -19,15 +19,14 @@ Parts = tuple[tuple[str, int] | tuple[str, int, int], ...]
 
 
 def parts_of(action: Action) -> Parts:
-    """What decides which combined graph an action runs; nothing for one graph alone.
+    """What decides which combined graph an action runs.
 
-    >>> parts_of(Action.parse("(0F1;3B0/2)OVERLAP_F_B")), parts_of(Action.parse("0F1/2")), parts_of(Action("F", 0, 1))
-    ((('F', 0), ('B', 3, 2)), (('F', 0, 2),), ())
+    >>> parts_of(Action.parse("(0F1;3B0/2)OVERLAP_F_B")), parts_of(Action.parse("0F1"))
+    ((('F', 0), ('B', 3, 2)), (('F', 0),))
     """
-    several = action.parts or ((action,) if action.nano_batches > 1 else ())
     return tuple(
         (part.kind, part.stage, part.nano_batches) if part.nano_batches > 1 else (part.kind, part.stage)
-        for part in several
+        for part in action.parts or (action,)
     )
 
 
@@ -71,13 +70,17 @@ def combinations(
 
     Raises PipelineError for two forwards of a stage that updates buffers.
     """
-    first = {parts: action for action in actions if (parts := parts_of(action))}
+    first = {parts_of(action): action for action in actions if action.parts or action.kind in COMPUTE}
     # A function is asked for the graph of each nano-batch; costs by node are those of whole microbatches.
     scaled = costs is not None and not callable(costs)
     graphs = {parts: _lanes(action, stages, scaled=scaled) for parts, action in first.items()}
     for action in first.values():
         _check_buffers(action.parts, stages)
-    return {parts: Combined(found, policy, costs, group) for parts, found in graphs.items() if found}
+    return {
+        parts: Combined(found, policy, costs, group)
+        for parts, found in graphs.items()
+        if len(found) > 1 or (found and len(parts) > 1)
+    }
 
 
 def _lanes(action: Action, stages: Mapping[int, LocalStage], *, scaled: bool) -> list[Part]:

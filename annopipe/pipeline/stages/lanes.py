@@ -76,7 +76,7 @@ class NanoBatches(Lanes):
         check_alike(stage, whole, parts, auxiliary)
         self._starts = [0, *accumulate(lengths)][:-1]
         self._lengths = lengths
-        self._shares = [length / sum(lengths) if auxiliary == "mean" else 1.0 for length in lengths]
+        self._shares = fractions if auxiliary == "mean" else [1.0] * len(parts)
         self._layout = parts[0].layout
         self._outputs = {port.name: port for port in whole.forward.outputs if port.name in whole.layout.tensors}
         inputs = {port.name: port for port in whole.forward.inputs if port.role == "input"}
