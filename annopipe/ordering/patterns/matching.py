@@ -5,12 +5,14 @@ several pieces fit, the innermost one. With ``.W`` it means their weight gradien
 weight gradients too if no ``.W`` piece names them.
 
 Layers are told apart by the first component in which the paths of one piece differ ("block3" in
-"stage/block3/moe/dispatch"), counted in the lane's program order, so a backward counts from the last block. A model
+"stage/block3/moe/dispatch"), counted in the lane's program order, so a backward counts from the last block. Lanes of
+one graph, its nano-batches, count together: where the first block has no experts, theirs begin with layer 1. A model
 that tags every layer alike ("attention", "dispatch", "attention", ...) has a new layer wherever the lane's first piece
 comes again after all the others have.
 """
 
 import dataclasses
+import graphlib
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 
@@ -30,6 +32,14 @@ class Match:
     layer: int
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Lane:
+    """The nodes of one lane, in program order, and for those that a piece means: piece, and components before."""
+
+    order: list[int]
+    found: dict[int, tuple[Piece, _Path]]
+
+
 def match(problem: OverlapProblem, pattern: Pattern, *, optional: bool = False) -> dict[int, Match]:
     """What the pieces of a pattern mean, by node index.
 
@@ -39,7 +49,7 @@ def match(problem: OverlapProblem, pattern: Pattern, *, optional: bool = False) 
     Raises:
         PatternError: a piece names a lane or a region that is not there, or weight gradients where there are none.
     """
-    matches: dict[int, Match] = {}
+    of_graph: dict[str, list[_Lane]] = {}
     for lane in dict.fromkeys(piece.lane for piece in pattern.pieces):
         pieces = [piece for piece in pattern.pieces if piece.lane == lane]
         nodes = [node for node in problem.nodes if node.lane == lane]
@@ -49,7 +59,11 @@ def match(problem: OverlapProblem, pattern: Pattern, *, optional: bool = False) 
             for piece in pieces:
                 if piece not in used:
                     raise pattern.error(piece, _reason(piece, nodes, problem))
-        matches.update(_layered([node.index for node in nodes], found))
+        if nodes:
+            of_graph.setdefault(nodes[0].own_graph, []).append(_Lane([node.index for node in nodes], found))
+    matches: dict[int, Match] = {}
+    for lanes in of_graph.values():
+        matches.update(_layered(lanes))
     return matches
 
 
@@ -82,10 +96,15 @@ def _best(path: _Path, pieces: Sequence[Piece], *, weights: bool) -> tuple[Piece
     return None if best is None else best[1:]
 
 
-def _layered(order: Sequence[int], found: dict[int, tuple[Piece, _Path]]) -> dict[int, Match]:
-    depth = _layer_depth(found.values())
-    layer_of = _by_repetition(order, found) if depth is None else _by_component(order, found, depth)
-    return {index: Match(piece, layer_of(index)) for index, (piece, _) in found.items()}
+def _layered(lanes: Sequence[_Lane]) -> dict[int, Match]:
+    """The matches of the lanes of one graph."""
+    depth = _layer_depth([found for lane in lanes for found in lane.found.values()])
+    numbers = {} if depth is None else _numbered([_layers_in_order(lane, depth) for lane in lanes])
+    matches: dict[int, Match] = {}
+    for lane in lanes:
+        layer_of = _by_repetition(lane) if depth is None else _by_component(lane, depth, numbers)
+        matches.update({index: Match(piece, layer_of(index)) for index, (piece, _) in lane.found.items()})
+    return matches
 
 
 def _layer_depth(found: Iterable[tuple[Piece, _Path]]) -> int | None:
@@ -102,29 +121,45 @@ def _layer_depth(found: Iterable[tuple[Piece, _Path]]) -> int | None:
     return min(depths, default=None)
 
 
-def _by_component(order: Sequence[int], found: dict[int, tuple[Piece, _Path]], depth: int) -> Callable[[int], int]:
-    """Layers by the path's component at ``depth``, in the order of the middles of their nodes.
+def _layers_in_order(lane: _Lane, depth: int) -> list[_Path]:
+    """The layers of a lane, as paths up to ``depth``, in the order of the middles of their nodes.
 
-    Not of their first nodes: a backward begins with views and the like of all layers. What has no such component (an
-    embedding) belongs to the layer before it.
+    Not of their first nodes: a backward begins with views and the like of all layers.
     """
     members: dict[_Path, list[int]] = {}
-    for place, index in enumerate(order):
-        if index in found and len(prefix := found[index][1][:depth]) == depth:
+    for place, index in enumerate(lane.order):
+        if index in lane.found and len(prefix := lane.found[index][1][:depth]) == depth:
             members.setdefault(prefix, []).append(place)
-    by_middle = sorted(members, key=lambda prefix: statistics.median_low(members[prefix]))
-    numbers = {prefix: number for number, prefix in enumerate(by_middle)}
+    return sorted(members, key=lambda prefix: statistics.median_low(members[prefix]))
+
+
+def _numbered(lanes: Iterable[list[_Path]]) -> dict[_Path, int]:
+    """One number for every layer, rising in each lane; by first appearance where lanes have them in other orders."""
+    after: dict[_Path, list[_Path]] = {}
+    for layers in lanes:
+        for place, layer in enumerate(layers):
+            after.setdefault(layer, []).extend(layers[place - 1 : place] if place else [])
+    try:
+        ordered = list(graphlib.TopologicalSorter(after).static_order())
+    except graphlib.CycleError:
+        ordered = list(after)
+    return {layer: number for number, layer in enumerate(ordered)}
+
+
+def _by_component(lane: _Lane, depth: int, numbers: dict[_Path, int]) -> Callable[[int], int]:
+    """Layers by the path's component at ``depth``; what has none (an embedding) belongs to the layer before it."""
     layers: dict[int, int] = {}
     last = 0
-    for index in order:
-        if index in found:
-            last = numbers.get(found[index][1][:depth], last)
+    for index in lane.order:
+        if index in lane.found:
+            last = numbers.get(lane.found[index][1][:depth], last)
             layers[index] = last
     return layers.__getitem__
 
 
-def _by_repetition(order: Sequence[int], found: dict[int, tuple[Piece, _Path]]) -> Callable[[int], int]:
+def _by_repetition(lane: _Lane) -> Callable[[int], int]:
     """Layers by the first piece coming again, weight gradients aside."""
+    order, found = lane.order, lane.found
     pieces = {piece for piece, _ in found.values() if not piece.weights}
     layers: dict[int, int] = {}
     seen: set[Piece] = set()
