@@ -36,21 +36,23 @@ def _forward(turns: Sequence[str], silent: Sequence[str]) -> _Steps:
     steps.append((Piece(turns[-1], "dispatch"), *_pieces([turns[0]], "experts", "mlp")))
     for lane, following in zip(turns, turns[1:], strict=False):
         steps.append((Piece(lane, "combine"), *_pieces([following], "experts", "mlp")))
-    return [*steps, (Piece(turns[-1], "combine"), *_pieces([turns[-1]], "shared"), *_pieces(silent, "experts", "mlp"))]
+    return [*steps, (Piece(turns[-1], "combine"), *_pieces([turns[-1]], "shared"), *_pieces(silent, "mlp"))]
 
 
 def _backward(turns: Sequence[str], silent: Sequence[str]) -> _Steps:
-    """The last step is beside the first one of the layer behind it."""
-    steps: _Steps = [(Piece(turns[0], "combine"), *_both([turns[0]], "shared"), *_both(silent, "experts", "mlp"))]
+    """The last step is beside the first one of the layer behind it.
+
+    What silent lanes have of weight gradients are the sums over nano-batches: they come last.
+    """
+    steps: _Steps = [(Piece(turns[0], "combine"), *_pieces([turns[0]], "shared"), *_pieces(silent, "mlp"))]
     for lane, following in zip(turns, turns[1:], strict=False):
-        steps.append((Piece(following, "combine"), *_pieces([lane], "experts", "mlp")))
-    weights = [Piece(turns[0], region, weights=True) for region in ("experts", "mlp")]
+        steps.append((Piece(following, "combine"), *_pieces([lane], "experts", "mlp"), *_weights([lane], "shared")))
+    weights = _weights([turns[0]], "experts", "mlp")
     steps.append((Piece(turns[0], "dispatch"), *_pieces([turns[-1]], "experts", "mlp"), *weights))
     for lane, following in zip(turns, turns[1:], strict=False):
-        own = [Piece(following, region, weights=True) for region in ("experts", "mlp")]
-        beside = (*_pieces([lane], "attention"), *own, *_both([following], "shared"))
-        steps.append((Piece(following, "dispatch"), *beside))
-    late = [Piece(lane, "attention", weights=True) for lane in (*turns, *silent)]
+        beside = (*_pieces([lane], "attention"), *_pieces([following], "shared"))
+        steps.append((Piece(following, "dispatch"), *beside, *_weights([following], "experts", "mlp", "shared")))
+    late = (*_weights(turns, "attention"), *_weights(silent, "attention", "experts", "shared", "mlp"))
     return [*steps, (*_pieces([turns[-1], *silent], "attention"), *late)]
 
 
@@ -58,6 +60,5 @@ def _pieces(lanes: Sequence[str], *regions: str) -> list[Piece]:
     return [Piece(lane, region) for lane in lanes for region in regions]
 
 
-def _both(lanes: Sequence[str], *regions: str) -> list[Piece]:
-    """With weight gradients."""
-    return [Piece(lane, region, weights=weights) for lane in lanes for region in regions for weights in (False, True)]
+def _weights(lanes: Sequence[str], *regions: str) -> list[Piece]:
+    return [Piece(lane, region, weights=True) for lane in lanes for region in regions]

@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterable
 
 from annopipe.ordering.adjustments import waits_late
-from annopipe.ordering.host_reads import counts_early
+from annopipe.ordering.host_reads import counts_early, counts_together
 from annopipe.ordering.patterns.matching import Match, match
 from annopipe.ordering.patterns.text import Pattern
 from annopipe.ordering.problem import OverlapProblem
@@ -48,7 +48,8 @@ def apply(
     rank = [0.0] * len(problem.nodes)
     for place, index in enumerate(sorted(keys, key=lambda index: (keys[index], index))):
         rank[index] = float(place)
-    return waits_late(problem, counts_early(problem, problem.topological(rank)))
+    order = counts_early(problem, counts_together(problem, problem.topological(rank)))
+    return waits_late(problem, order)
 
 
 def _piece_keys(
@@ -63,7 +64,7 @@ def _piece_keys(
     for found, indices in members.items():
         step, at = places[found.piece]
         communicates = any(problem.nodes[index].kind == "launch" for index in indices)
-        if step >= rounds or (found.piece.weights and step == rounds - 1):
+        if step == rounds or (found.piece.weights and step == len(pattern.steps) - 1):
             step, at = rounds, at - len(pattern.pieces)
         key = float(found.layer * rounds + step), int(not communicates), at
         keys.update(dict.fromkeys(_issued(problem, indices, communicates=communicates), key))
