@@ -1,7 +1,7 @@
 """``ap.costs.actions``: how long a schedule's actions take, from the graphs of the stages and the costs of their nodes.
 
-F, B, I and W are simulated in their graph's own order, combinations in the order of their plan: as the runtime runs
-them. Combinations are planned when the schedule first has them.
+F, B, I and W are simulated in their graph's own order, combinations and graphs with nano-batches in the order of their
+plan: as the runtime runs them. Combinations are planned when the schedule first has them.
 """
 
 import functools
@@ -12,7 +12,7 @@ from annopipe.costs.stored import StoredBytes, stored_bytes
 from annopipe.errors import CostError
 from annopipe.graphs.stage_graph import StageGraph
 from annopipe.graphs.stage_graphs import StageGraphs
-from annopipe.ordering.combining import Part, StageNodeCosts, combine, part_costs
+from annopipe.ordering.combining import Part, StageNodeCosts, combine, has_nano_batches, part_costs
 from annopipe.ordering.describing import problem_of
 from annopipe.ordering.plan import with_costs
 from annopipe.ordering.registry import Policy
@@ -94,10 +94,12 @@ class _Stages:
         self._combined = functools.cache(self._simulate)
 
     def timeline(self, kind: str, stage: int) -> ProgramTimeline | None:
-        """One graph in its own order; None without a graph."""
+        """One graph in its own order, or that of its plan if it has nano-batches; None without a graph."""
         graph = self._graph(kind, stage)
         if graph is None:
             return None
+        if has_nano_batches(graph):
+            return self._combined(((kind, self._index(stage)),))
         problem = with_costs(problem_of(graph), part_costs(Part(kind, stage, graph), self._node_costs))
         return run(problem.program(range(len(problem.nodes))), problem.network)
 

@@ -1,4 +1,7 @@
-"""Combined graphs for the actions that a schedule overlaps: one plan for every distinct pair, made before any step."""
+"""Combined graphs for the actions that a schedule overlaps: one plan for every distinct pair, made before any step.
+
+The graph of one action is planned as well where a part of it runs in nano-batches.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -7,11 +10,11 @@ import torch.distributed as dist
 
 from annopipe.errors import PipelineError
 from annopipe.graphs.stage_graph import StageGraph
-from annopipe.ordering.combining import Part, StageNodeCosts, combine, lanes_of
+from annopipe.ordering.combining import Part, StageNodeCosts, combine, has_nano_batches, lanes_of
 from annopipe.ordering.registry import Policy
 from annopipe.pipeline.stages.graph_call import GraphCall
 from annopipe.pipeline.stages.stage import LocalStage
-from annopipe.scheduling.actions import Action
+from annopipe.scheduling.actions import COMPUTE, Action
 
 __all__ = ["Combined", "Parts", "combinations", "parts_of"]
 
@@ -23,8 +26,10 @@ def parts_of(action: Action) -> Parts:
 
     >>> parts_of(Action.parse("(0F1;3B0)OVERLAP_F_B"))
     (('F', 0), ('B', 3))
+    >>> parts_of(Action.parse("0F1"))
+    (('F', 0),)
     """
-    return tuple((part.kind, part.stage) for part in action.parts)
+    return tuple((part.kind, part.stage) for part in action.parts or (action,))
 
 
 class Combined:
@@ -70,18 +75,20 @@ def combinations(
 ) -> dict[Parts, Combined]:
     """One combined graph for every distinct combination, in the order in which a rank's actions have them first.
 
+    Single actions whose graph has nano-batches count as combinations.
+
     None for combinations of backwards in which nothing is differentiated.
 
     Raises PipelineError for two forwards of a stage that updates buffers.
     """
-    wanted = dict.fromkeys(parts_of(action) for action in actions if action.parts)
+    wanted = dict.fromkeys(parts_of(action) for action in actions if action.parts or action.kind in COMPUTE)
     graphs = {parts: [stages[stage].graphs.of_kind(kind) for kind, stage in parts] for parts in wanted}
     for parts in wanted:
         _check_buffers(parts, stages)
     return {
         parts: Combined(parts, found, policy, costs, group)
         for parts, found in graphs.items()
-        if any(graph is not None for graph in found)
+        if (any(graph is not None for graph in found) if len(parts) > 1 else has_nano_batches(found[0]))
     }
 
 
