@@ -5,7 +5,8 @@ r"""The dropless mixture-of-experts layer with expert parallelism: every token r
 
 With a process group of R ranks, each rank holds 1/R of the experts; ``dispatch`` and ``combine`` are all-to-alls. Per
 layer: one host read (how many rows arrive), three launches in the forward (counts, dispatch, combine) and two in the
-backward, and as many for every nano-batch (``config.nano_batches``). The shared experts read the layer's input only, so they can run while an exchange is on its way.
+backward; as many for every nano-batch (``config.nano_batches``), while one of which computes, another's exchange is on
+its way. The shared experts read the layer's input only, so they can run beside an exchange, too.
 
 Source: DeepSeek-V3 report (arXiv 2412.19437, sections 2.1.2 and 3.2).
 """

@@ -10,6 +10,7 @@ has nothing else.
 Source: the two micro-batches of DeepSeek's prefill, in its published profile (github.com/deepseek-ai/profile-data).
 """
 
+import itertools
 from collections.abc import Sequence
 
 from annopipe.ordering.patterns import Pattern, Piece, apply
@@ -31,10 +32,10 @@ def in_turns(problem: OverlapProblem, *, backward: bool) -> list[int]:
 
 def _forward(turns: Sequence[str], silent: Sequence[str]) -> _Steps:
     steps: _Steps = [(*_pieces((turns[0], *silent), "attention"),)]
-    for lane, following in zip(turns, turns[1:], strict=False):
+    for lane, following in itertools.pairwise(turns):
         steps.append((Piece(lane, "dispatch"), *_pieces([following], "attention"), *_pieces([lane], "shared")))
     steps.append((Piece(turns[-1], "dispatch"), *_pieces([turns[0]], "experts", "mlp")))
-    for lane, following in zip(turns, turns[1:], strict=False):
+    for lane, following in itertools.pairwise(turns):
         steps.append((Piece(lane, "combine"), *_pieces([following], "experts", "mlp")))
     return [*steps, (Piece(turns[-1], "combine"), *_pieces([turns[-1]], "shared"), *_pieces(silent, "mlp"))]
 
@@ -45,11 +46,11 @@ def _backward(turns: Sequence[str], silent: Sequence[str]) -> _Steps:
     What silent lanes have of weight gradients are the sums over nano-batches: they come last.
     """
     steps: _Steps = [(Piece(turns[0], "combine"), *_pieces([turns[0]], "shared"), *_pieces(silent, "mlp"))]
-    for lane, following in zip(turns, turns[1:], strict=False):
+    for lane, following in itertools.pairwise(turns):
         steps.append((Piece(following, "combine"), *_pieces([lane], "experts", "mlp"), *_weights([lane], "shared")))
     weights = _weights([turns[0]], "experts", "mlp")
     steps.append((Piece(turns[0], "dispatch"), *_pieces([turns[-1]], "experts", "mlp"), *weights))
-    for lane, following in zip(turns, turns[1:], strict=False):
+    for lane, following in itertools.pairwise(turns):
         beside = (*_pieces([lane], "attention"), *_pieces([following], "shared"))
         steps.append((Piece(following, "dispatch"), *beside, *_weights([following], "experts", "mlp", "shared")))
     late = (*_weights(turns, "attention"), *_weights(silent, "attention", "experts", "shared", "mlp"))

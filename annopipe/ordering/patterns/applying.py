@@ -30,9 +30,7 @@ _END: _Key = (math.inf, 0, 0)
 _START: _Key = (-1.0, 0, 0)
 
 
-def apply(
-    problem: OverlapProblem, pattern: Pattern, *, optional: bool = False, carries_on: bool = False
-) -> list[int]:
+def apply(problem: OverlapProblem, pattern: Pattern, *, optional: bool = False, carries_on: bool = False) -> list[int]:
     """The order that a pattern means.
 
     Args:
@@ -52,9 +50,7 @@ def apply(
     return waits_late(problem, order)
 
 
-def _piece_keys(
-    problem: OverlapProblem, pattern: Pattern, matches: dict[int, Match], rounds: int
-) -> dict[int, _Key]:
+def _piece_keys(problem: OverlapProblem, pattern: Pattern, matches: dict[int, Match], rounds: int) -> dict[int, _Key]:
     """The keys of the nodes that the pattern places; a layer has so many rounds."""
     members: dict[Match, list[int]] = {}
     for index, found in matches.items():
