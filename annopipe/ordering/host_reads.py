@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 
 from annopipe.ordering.problem import OverlapProblem
 
-__all__ = ["counts_early", "counts_together"]
+__all__ = ["counts_early", "counts_together", "counts_together_if_no_slower"]
+
+_SAME = 1.0 + 1e-12  # rounding
 
 
 def counts_early(problem: OverlapProblem, order: Sequence[int]) -> list[int]:
@@ -55,6 +57,13 @@ def counts_together(problem: OverlapProblem, order: Sequence[int]) -> list[int]:
                 needed = _missing(problem, left[0], keys, keys[wait])
                 keys.update(dict.fromkeys(needed, keys[wait] - 0.5))
     return sorted(order, key=lambda index: (keys[index], place[index]))
+
+
+def counts_together_if_no_slower(problem: OverlapProblem, order: list[int]) -> list[int]:
+    """The order with the exchanges of counts together, if its simulated time is no longer for it."""
+    together = counts_together(problem, order)
+    no_slower = together == order or problem.makespan(together) <= problem.makespan(order) * _SAME
+    return together if no_slower else order
 
 
 def _missing(problem: OverlapProblem, exchange: int, keys: Mapping[int, float], now: float) -> list[int]:

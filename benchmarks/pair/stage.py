@@ -59,7 +59,7 @@ class Pair:
             return self.stage(x), [*self.stage.parameters(), x]
 
     def eager(self, output: Tensor, wanted: list[Tensor]) -> tuple[tuple[Tensor, ...], Tensor | None]:
-        """By eager autograd: gradients of the first microbatch, then the output of the second, where there is a lane."""
+        """By eager autograd: gradients of the first microbatch, then the output of the second; of its lanes."""
         gradients = torch.autograd.grad(output, wanted, self.tangent) if "B" in self.lanes else ()
         if "F" not in self.lanes:
             return gradients, None
