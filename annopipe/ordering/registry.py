@@ -8,7 +8,7 @@ from annopipe.errors import OrderError
 from annopipe.ordering.patterns import Pattern, apply, parse
 from annopipe.ordering.problem import OverlapProblem
 
-__all__ = ["Policy", "find", "forget", "of_one_graph", "policies", "policy"]
+__all__ = ["Policy", "find", "forget", "of_one_kind_only", "policies", "policy"]
 
 Policy = Callable[[OverlapProblem], Sequence[Any]]
 F = TypeVar("F", bound=Policy)
@@ -85,10 +85,10 @@ def find(name: str | Policy) -> tuple[str, Policy]:
     return name, _POLICIES[name]
 
 
-def of_one_graph(given: str | Policy) -> str | Policy:
-    """The policy of a pipeline for one graph with nano-batches: of a pattern, written for a pair, what the graph has.
+def of_one_kind_only(given: str | Policy) -> str | Policy:
+    """The policy of a pipeline where only forwards run, or only backwards: of a pattern, written for a pair, their part.
 
-    >>> of_one_graph("auto")
+    >>> of_one_kind_only("auto")
     'auto'
     """
     _, function = find(given)
