@@ -18,7 +18,7 @@ from torch import fx
 from annopipe.errors import GraphError
 from annopipe.graphs import meta
 from annopipe.graphs.declared_ops import GROUP_ARGUMENTS, WAIT_TENSOR, Declaration, declared
-from annopipe.graphs.operators import OUR_NAMESPACES, is_composite, schema_arguments
+from annopipe.graphs.operators import OUR_NAMESPACES, draws_nothing, is_composite
 
 __all__ = [
     "OpTraits",
@@ -140,17 +140,8 @@ def traits(node: fx.Node) -> OpTraits:
     if node.op == "call_function":
         noted = meta.declaration(node)
         known = _target_traits(node.target, declared(node.target) if noted is None else noted)
-        return dataclasses.replace(known, random=False) if known.random and _draws_nothing(node) else known
+        return dataclasses.replace(known, random=False) if known.random and draws_nothing(node) else known
     return OpTraits(fence=node.op in ("call_module", "call_method"))
-
-
-def _draws_nothing(node: fx.Node) -> bool:
-    """Whether it would draw random numbers for dropout, and has none."""
-    for position, argument in enumerate(schema_arguments(node.target)):
-        if argument.name == "dropout_p":
-            given = node.kwargs.get(argument.name, argument.default_value)
-            return bool((node.args[position] if position < len(node.args) else given) == 0.0)
-    return False
 
 
 def has_effect(node: fx.Node) -> bool:

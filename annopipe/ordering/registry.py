@@ -86,7 +86,7 @@ def find(name: str | Policy) -> tuple[str, Policy]:
 
 
 def of_one_kind_only(given: str | Policy) -> str | Policy:
-    """The policy of a pipeline where only forwards run, or only backwards: of a pattern, written for a pair, their part.
+    """The policy of a pipeline for forwards alone, or backwards: of a pattern, written for a pair, their part.
 
     >>> of_one_kind_only("auto")
     'auto'
