@@ -73,11 +73,12 @@ def _paced(result: dict[str, Any]) -> list[Limit]:
 
 
 def _nano(results: list[dict[str, Any]]) -> list[Limit]:
-    """Nano-batches hide most of what a forward, and a step, exposes without them."""
+    """Nano-batches of all blocks hide most of what a forward, and a step, exposes without them."""
     limits = []
     for x in comparisons(results):
         case = x.result["case"]
         judged = case["paced"] and case["ratio"] == 1.0 and x.order == "auto" and x.graph in ("forward", "step")
+        judged = judged and case["nano_batched"] == "stage"  # else attention is in no lane, and hides nothing
         if judged and x.hidden is not None and x.result["ranks"] == min(_ACCURACY):
             run = f"{x.result['ranks']} ranks, {run_text({**case, 'graph': x.graph})}, paced"
             limits.append(Limit(run, x.order, "hidden of what is exposed without", x.hidden, _HIDDEN, 1.0))
