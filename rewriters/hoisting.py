@@ -45,6 +45,7 @@ def new_name(wanted: str, taken: set[str]) -> str:
     >>> new_name("out", {"out"})
     'out_2'
     """
-    name = next(n for n in (wanted, *(f"{wanted}_{i}" for i in itertools.count(2))) if n not in taken)
+    numbered = (f"{wanted}_{number}" for number in itertools.count(2))
+    name = next(name for name in itertools.chain([wanted], numbered) if name not in taken)
     taken.add(name)
     return name

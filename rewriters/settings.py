@@ -39,6 +39,9 @@ class Settings:
         include_generated: rewrite files that are generated from others, too.
         anchors: further anchors, as (role, name, needs).
         regions: further names of regions that are not misspelt.
+        nano_batches: into how many parts AP401 cuts.
+        nano_split: arguments of layers that have a row per sample, and so are cut, too.
+        nano_whole: arguments of layers that have not.
         split_at: layers at which AP403 puts a split mark.
         exclude: patterns of paths that are left out.
         per_file_ignores: codes to leave out, by pattern of paths.
@@ -59,6 +62,8 @@ class Settings:
     anchors: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
     regions: tuple[str, ...] = ()
     nano_batches: int = 2
+    nano_split: tuple[str, ...] = ()
+    nano_whole: tuple[str, ...] = ()
     split_at: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     per_file_ignores: tuple[tuple[str, tuple[str, ...]], ...] = ()

@@ -11,9 +11,12 @@ from rewriters.rules import (
     experts,
     from_torch,
     misspelt,
+    nano_batch,
     patch_list,
     router,
     shared,
+    split_marks,
+    stage_ready,
     strip,
     to_torch,
     waits,
@@ -40,6 +43,9 @@ RULES: Mapping[str, Rule] = {
         to_torch,
         strip,
         misspelt,
+        nano_batch,
+        stage_ready,
+        split_marks,
         patch_list,
     )
 }
