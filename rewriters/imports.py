@@ -26,11 +26,14 @@ class Binding:
     statement: str = ""
 
 
-def bind(reading: Reading, module: str, calls: Collection[str], style: str = "module") -> Binding:
+def bind(
+    reading: Reading, module: str, calls: Collection[str], style: str = "module", *, by_parent: bool = False
+) -> Binding:
     """How to write ``calls`` of ``module`` in a file: as it does already, or by an import to add.
 
     Args:
         style: of an import to add, "module" (``import annopipe``) or "names" (``from annopipe import region``).
+        by_parent: whoever imports the outermost package has the module, too.
     """
     bound = {name: whole for name, whole in _top_level(reading).items() if reading.imports.is_certain(name)}
     for name, whole in bound.items():
@@ -40,7 +43,7 @@ def bind(reading: Reading, module: str, calls: Collection[str], style: str = "mo
     of_names = {whole.rpartition(".")[2]: name for name, whole in bound.items() if whole.rpartition(".")[0] == module}
     if calls and of_names.keys() >= set(calls):
         return Binding({call: of_names[call] for call in calls})
-    if head != module and bound.get(head) == head:
+    if by_parent and bound.get(head) == head:
         return Binding({call: f"{module}.{call}" for call in calls})
     if style == "names" and reading.names.isdisjoint(calls):
         return Binding({call: call for call in calls}, f"from {module} import {', '.join(sorted(calls))}")

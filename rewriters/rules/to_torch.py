@@ -36,7 +36,7 @@ def _apply(reading: Reading, settings: Settings) -> Outcome:
     if not annotations:
         return Outcome(reading.tree, tuple(sites))
     calls = {tags[key][1] for key in annotations}
-    binding = bind(reading, _MODULE, calls, "names")
+    binding = bind(reading, _MODULE, calls, "names", by_parent=True)
     items = _items(reading, annotations, binding)
     decorators = {
         key: f"{binding.names['annotate_fn']}({dictionary(told, _quote(tags[key][0]))})"
