@@ -7,7 +7,6 @@ A name is compared with the text of what is called ("self.experts"; subscripts d
 import dataclasses
 from collections.abc import Iterable, Mapping
 
-from annopipe.errors import RewriteError
 from rewriters.reading import Found, Reading
 
 __all__ = ["EXCHANGE", "ROLES", "Anchor", "Anchors", "Role"]
@@ -66,23 +65,11 @@ class Anchor:
 
 
 class Anchors:
-    """A table of anchors.
-
-    Raises:
-        RewriteError: a lone name of a method, or an unknown role.
-    """
+    """A table of anchors."""
 
     def __init__(self, anchors: Iterable[Anchor]) -> None:
         self._by_name: dict[str, list[Anchor]] = {}
         for anchor in anchors:
-            if anchor.role not in (*ROLES, EXCHANGE):
-                raise RewriteError(
-                    f"anchor {anchor.name}: no role {anchor.role!r}; roles: {', '.join(ROLES)}, {EXCHANGE}"
-                )
-            if not anchor.name.removeprefix("self.").strip("."):
-                raise RewriteError(
-                    f"anchor {anchor.name!r} of {anchor.role}: write a dotted name such as self.my_router"
-                )
             self._by_name.setdefault(anchor.name, []).append(anchor)
         self.last_parts = {name.rpartition(".")[2] for name in self._by_name}
 

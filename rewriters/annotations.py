@@ -106,7 +106,7 @@ def quote_of(value: cst.BaseExpression) -> str:
 def dictionary(items: dict[str, str], quote: str, rest: str = "", *, rest_first: bool = False) -> str:
     r"""The code of a dictionary of annotations.
 
-    >>> dictionary({"EP": "dispatch"}, '"', "'mine': 1")
+    >>> dictionary({"EP": '"dispatch"'}, '"', "'mine': 1")
     '{"EP": "dispatch", \'mine\': 1}'
     """
     own = ", ".join(f"{quote}{key}{quote}: {value}" for key, value in items.items())

@@ -42,15 +42,16 @@ def json_records(results: Iterable[FileResult]) -> str:
     return json.dumps(records, indent=1)
 
 
-def summary(results: Sequence[FileResult]) -> str:
+def summary(results: Sequence[FileResult], *, written: bool = False) -> str:
     """One line with the number of sites by action; refusals are always named."""
     counts: collections.Counter[str] = collections.Counter()
     for result in results:
         counts.update(result.counts)
     parts = [f"{counts[action]} {action}" for action in _ORDER if counts[action] or action == "refused"]
     failed = sum(bool(result.error) for result in results)
+    what = "changed" if written else "to change"
     changed = sum(result.changed for result in results)
-    return f"{len(results)} files, {changed} to change: {', '.join(parts)}" + (f"; {failed} failed" if failed else "")
+    return f"{len(results)} files, {changed} {what}: {', '.join(parts)}" + (f"; {failed} failed" if failed else "")
 
 
 def listing() -> str:

@@ -157,6 +157,13 @@ def _anchors(table: Any, where: str) -> tuple[tuple[str, str, tuple[str, ...]], 
             else:
                 _check(isinstance(entry, str), where, f"anchors.{role}", 'names, or {name = "...", needs = ["..."]}')
                 found.append((role, entry, ()))
+            name = found[-1][1]
+            _check(
+                all(part.isidentifier() for part in name.split(".")),
+                where,
+                f"anchors.{role}",
+                f"dotted names, not {name!r}",
+            )
     return tuple(found)
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _ROLES = ("router", "count", "dispatch", "experts", "combine", "attention", "shared")
+_STDIN = Path("-")
 
 
 @click.command("rewrite")
@@ -22,9 +23,9 @@ _ROLES = ("router", "count", "dispatch", "experts", "combine", "attention", "sha
     "--select", multiple=True, metavar="CODES", help="Rules, or beginnings of codes: AP1,AP201; default AP1,AP302."
 )
 @click.option("--ignore", multiple=True, metavar="CODES", help="Rules to leave out.")
-@click.option("--diff", "mode", flag_value="diff", default="diff", help="Show what would change (the default).")
-@click.option("--check", "mode", flag_value="check", help="Name the files that would change.")
-@click.option("--write", "mode", flag_value="write", help="Write the files.")
+@click.option("--diff", is_flag=True, help="Show what would change (the default).")
+@click.option("--check", is_flag=True, help="Name the files that would change.")
+@click.option("--write", is_flag=True, help="Write the files.")
 @click.option("--unsafe", is_flag=True, help="Allow rules and extents that change what the code does.")
 @click.option("--role", type=click.Choice(_ROLES), help="What an all-to-all is where nothing tells.")
 @click.option(
@@ -62,20 +63,24 @@ def command(paths: tuple[Path, ...], **options: Any) -> int:
         return 0
     if not paths:
         raise click.UsageError("name files or folders, or - for standard input")
+    if options["diff"] + options["check"] + options["write"] > 1:
+        raise click.UsageError("--diff, --check and --write exclude each other")
+    if options["form"] == "json" and options["write"] and paths == (_STDIN,):
+        raise click.UsageError("standard output cannot be JSON and the rewritten text: leave one out")
     results = _results(paths, options)
     failed = any(result.error for result in results)
     if options["form"] == "json":
         click.echo(reporting.json_records(results))
     else:
         _print(results, options)
-    if options["mode"] == "write":
+    if options["write"]:
         _write(results, paths)
-    click.echo(reporting.summary(results), err=True)
+    click.echo(reporting.summary(results, written=options["write"]), err=True)
     if failed:
         return 2
     left = any(site.action == "reported" for result in results for site in result.sites)
     changed = any(result.changed for result in results)
-    tells = options["mode"] != "write" or options["exit_non_zero_on_change"]
+    tells = not options["write"] or options["exit_non_zero_on_change"]
     return int(left or (changed and tells))
 
 
@@ -91,7 +96,7 @@ def _settings(paths: tuple[Path, ...], options: dict[str, Any]) -> "Settings":
     from rewriters import Settings
     from rewriters.settings import load
 
-    start = Path.cwd() if paths[0] == Path("-") else paths[0].resolve()
+    start = Path.cwd() if paths[0] == _STDIN else paths[0].resolve()
     fields = load(start, options["config"])
     for name in ("select", "ignore"):
         if options[name]:
@@ -111,9 +116,9 @@ def _results(paths: tuple[Path, ...], options: dict[str, Any]) -> "list[FileResu
     from rewriters.running import run
 
     settings = _settings(paths, options)
-    if paths == (Path("-"),):
+    if paths == (_STDIN,):
         return [rewrite(sys.stdin.buffer.read(), settings, options["stdin_filename"])]
-    if Path("-") in paths:
+    if _STDIN in paths:
         raise click.UsageError("- stands alone")
     return list(run(find(paths, settings.exclude), settings, options["jobs"]))
 
@@ -127,9 +132,9 @@ def _print(results: "list[FileResult]", options: dict[str, Any]) -> None:
         for site in result.sites:
             if options["verbose"] or site.action in ("refused", "reported"):
                 click.echo(f"{result.path}:{site}", err=True)
-        if result.changed and options["mode"] == "diff":
+        if result.changed and not options["check"] and not options["write"]:
             click.echo(reporting.diff(result), nl=False)
-        elif result.changed and options["mode"] == "check":
+        elif result.changed and options["check"]:
             sites = sum(site.changes for site in result.sites)
             click.echo(f"{result.path}: {sites} {'place' if sites == 1 else 'places'} to change")
 
@@ -138,7 +143,7 @@ def _write(results: "list[FileResult]", paths: tuple[Path, ...]) -> None:
     from rewriters.files import write
 
     for result in results:
-        if paths == (Path("-"),):
+        if paths == (_STDIN,):
             sys.stdout.buffer.write(result.after)
             sys.stdout.buffer.flush()
         elif result.changed:
