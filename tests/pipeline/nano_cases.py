@@ -88,6 +88,29 @@ def two_microbatches_of_one_stage_run_together():
         assert (("F", 0), ("F", 0)) in trial.pipe.plans() or trial.rank
 
 
+# A forward's and a backward's communication is 0.4 of their time; lanes hide three quarters of it.
+LANES = {
+    "F/2": 0.7,
+    "I/2": 0.7,
+    "B/2": 1.7,
+    "F+B/2": 2.1,
+    "F/2+B": 2.1,
+    "F/2+B/2": 2.1,
+    "F+F": 1.4,
+    "F+W": 1.6,
+    "I+W": 1.6,
+}
+COSTS = ap.costs.table(FB=2.1, exposed={"F": 0.4, "I": 0.4, "FB": 0.1}, lanes=LANES)
+
+
+def what_costs_choose_trains_as_the_unsplit_model():
+    for name in ("gpipe", "zb-h1") if ranks() < 4 else ("dualpipev",):
+        trial = Trial(Mlp, name, 4, root_mean, change=lambda schedule: ap.with_nano_batches(schedule, COSTS))
+        assert trial.schedule != ap.schedule(name, ranks=ranks(), microbatches=4), name
+        trial.both(calls_of(3, 4))
+        trial.check(1e-14)
+
+
 def stages_that_are_no_chain_run_nano_batches():
     placement = ap.placement.custom([at % ranks() for at in range(4)], edges=[(0, 1), (1, 2), (2, 3), (0, 3)])
     mine, whole = held(placement, [Block, Block, Block, lambda: Block(2)])
@@ -262,6 +285,7 @@ CASES = (
     what_one_rank_cannot_run_is_refused_on_all,
     warm_up_and_cool_down_in_nano_batches_train_as_the_unsplit_model,
     two_microbatches_of_one_stage_run_together,
+    what_costs_choose_trains_as_the_unsplit_model,
     stages_that_are_no_chain_run_nano_batches,
     a_loss_over_the_whole_batch_sees_whole_outputs,
     both_copies_of_a_model_run_nano_batches,
