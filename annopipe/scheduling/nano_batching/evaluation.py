@@ -86,7 +86,7 @@ class Evaluator:
         self.spent = 0
 
     def score(self, choice: Choice) -> Score | None:
-        """The score; None where ranks wait for each other, need more memory than there is, or graphs cannot be lanes."""
+        """The score; None where ranks wait for each other or lack memory, or where graphs cannot be lanes of one."""
         if choice not in self._scores:
             self._scores[choice] = self._new_score(choice)
         return self._scores[choice]
