@@ -100,6 +100,18 @@ def test_every_policy_has_the_bits_of_nano_batches_in_sequence():
     assert all(map(torch.equal, found[0], other) for other in found[1:])
 
 
+def test_fixed_sums_add_nano_batches_in_the_order_of_microbatches():
+    x, target = batch(5)
+    found = []
+    for row in (
+        "0F0/2 1F0/2 1B0/2 0B0/2 0F1/2 1F1/2 1B1/2 0B1/2",
+        "0F1/2 1F1/2 0F0/2 1F0/2 1B1/2 1B0/2 0I1/2 0I0/2 0W1/2 0W0/2",
+    ):
+        stages = blocks()
+        found.append(trained(piped(row, stages, fixed_sums=True), stages, x, target))
+    assert all(map(torch.equal, *found))
+
+
 def test_random_numbers_are_those_of_nano_batches_in_sequence():
     x, target = batch(5)
     found = []
