@@ -17,6 +17,7 @@ _BENCHMARKS = {
     "roofline": ("annopipe.cli.roofline", "Roofline costs of DeepSeek-V3 layers beside their published kernel times."),
     "runtime": ("benchmarks.runtime.command", "Time the pipeline's runtime per action beside PyTorch's."),
     "schedules": ("benchmarks.schedules", "Build, lower, check and simulate schedules: actions per second."),
+    "tuning": ("benchmarks.tuning.command", "Search for schedules of a suite of workloads, beside the library's best."),
 }
 
 
