@@ -21,7 +21,17 @@ import pytest
 from rewriters import FileResult, Settings
 from rewriters.running import run
 
-__all__ = ["FILES", "WHEELS", "PublishedFile", "Wheel", "fetch_file", "fetch_wheel", "golden_text", "rewritten"]
+__all__ = [
+    "FILES",
+    "WHEELS",
+    "PublishedFile",
+    "Wheel",
+    "fetch_file",
+    "fetch_wheel",
+    "golden_text",
+    "models",
+    "rewritten",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,6 +152,11 @@ def fetch_file(file: PublishedFile) -> Path:
         path.write_bytes(data)
     assert hashlib.sha256(path.read_bytes()).hexdigest()[:12] == file.sha
     return path
+
+
+def models(wheel: Wheel) -> list[Path]:
+    """The files of a wheel that hold models with experts."""
+    return [path for path in fetch_wheel(wheel).glob(wheel.models) if b"self.experts" in path.read_bytes()]
 
 
 def rewritten(paths: Iterable[Path], *codes: str) -> list[FileResult]:

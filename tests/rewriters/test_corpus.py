@@ -10,7 +10,17 @@ import pytest
 
 from rewriters import Settings, rewrite
 from rewriters.running import run
-from tests.rewriters.corpus import FILES, WHEELS, PublishedFile, Wheel, fetch_file, fetch_wheel, golden_text, rewritten
+from tests.rewriters.corpus import (
+    FILES,
+    WHEELS,
+    PublishedFile,
+    Wheel,
+    fetch_file,
+    fetch_wheel,
+    golden_text,
+    models,
+    rewritten,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -22,14 +32,13 @@ pytestmark = [pytest.mark.corpus, pytest.mark.nightly]
 def test_the_models_of_a_wheel_are_tagged_as_known(wheel: Wheel) -> None:
     root = fetch_wheel(wheel)
     # Each file has passed the gate: parsed, neutral, idempotent, comments kept, stripped to the byte.
-    text = golden_text(rewritten(root.glob(wheel.models)), root)
+    text = golden_text(rewritten(models(wheel)), root)
     assert text == (GOLDEN / f"{wheel.title}.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.timeout(1800)
 def test_all_experts_of_transformers_5_are_tagged_and_the_tags_can_be_taken_out() -> None:
-    root = fetch_wheel(WHEELS[0])
-    paths = [path for path in root.glob(WHEELS[0].models) if b"self.experts(" in path.read_bytes()]
+    paths = [path for path in models(WHEELS[0]) if b"self.experts(" in path.read_bytes()]
     results = rewritten(paths, "AP102")
     sites = [site for result in results for site in result.sites]
     assert (len(sites), len(results)) == (77, 74)
