@@ -238,3 +238,19 @@ def test_every_region_converts_to_the_keys_that_annopipe_writes_and_back() -> No
     theirs = rewrite(text.encode(), Settings(select=("AP202",), vocabulary="annopipe"))
     assert b'annotate({"annopipe": "a/b", "annopipe_kind": "comm"})' in theirs.after
     assert rewrite(theirs.after, Settings(select=("AP201",))).after.decode() == text
+
+
+def test_a_generated_file_is_left_alone_and_its_source_is_named() -> None:
+    banner = "#  This file was automatically generated from src/modular_mine.py.\n#  Do NOT edit\n"
+    result = rewrite(f"{banner}{BLOCK}".encode())
+    assert not result.changed
+    (site,) = result.sites
+    assert site.reason == "edit src/modular_mine.py, from which this file is generated, or give --include-generated"
+    assert rewrite(f"{banner}{BLOCK}".encode(), Settings(include_generated=True)).changed
+    unnamed = rewrite(f"# @{'generated'}\n{BLOCK}".encode())
+    assert unnamed.sites[0].reason.startswith("the file is generated: edit its source")
+
+
+def test_a_role_is_taken_for_an_exchange_that_nothing_tells_about() -> None:
+    text = "def exchange(x, group):\n    return all_to_all(x, group)\n"
+    assert 'comm("combine")' in tag(text, role="combine")
