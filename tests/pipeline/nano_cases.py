@@ -15,6 +15,7 @@ import annopipe as ap
 from annopipe.models import DeepSeekV3Config, DeepSeekV3Stage
 from tests.pipeline import shape_cases
 from tests.pipeline.nano_batching import nano_batched
+from tests.pipeline.recompute_cases import Kept
 from tests.pipeline.shape_cases import Block, batch, build, check, contrastive, held, rank, ranks, skip, squares, train
 from tests.pipeline.trial import Trial, close, refused, run_cases
 
@@ -81,6 +82,16 @@ def two_microbatches_of_one_stage_run_together():
         trial.both(calls_of(3, 3))
         trial.check(1e-14)
         assert (("F", 0), ("F", 0)) in trial.pipe.plans() or trial.rank
+
+
+def a_rank_keeps_as_many_bytes_as_with_whole_microbatches():
+    found = []
+    for change in (None, nano_batched):
+        trial = Trial(Mlp, "zbv", 5, change=change)
+        with Kept() as kept:
+            trial.pipe.step_microbatches(*zip(*calls_of(5, 5), strict=True))
+        found.append((kept.most, kept.after))
+    assert found[0] == found[1], found
 
 
 # A forward's and a backward's communication is 0.4 of their time; lanes hide three quarters of it.
@@ -280,6 +291,7 @@ CASES = (
     what_one_rank_cannot_run_is_refused_on_all,
     warm_up_and_cool_down_in_nano_batches_train_as_the_unsplit_model,
     two_microbatches_of_one_stage_run_together,
+    a_rank_keeps_as_many_bytes_as_with_whole_microbatches,
     what_costs_choose_trains_as_the_unsplit_model,
     stages_that_are_no_chain_run_nano_batches,
     a_loss_over_the_whole_batch_sees_whole_outputs,
