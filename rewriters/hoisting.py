@@ -7,6 +7,7 @@ import libcst as cst
 
 from rewriters.reading import Found
 from rewriters.surroundings import Statement
+from rewriters.walking import descendants
 
 __all__ = ["hoistable", "is_whole", "new_name"]
 
@@ -27,13 +28,14 @@ def hoistable(found: Found, line: Statement, others: Collection[cst.CSTNode]) ->
     Args:
         others: calls of the same statement that are to be tagged, too.
     """
+    around, inside = set(map(id, found.stack[:-1])), set(map(id, descendants(found.node)))
+    if any(id(other) in around | inside for other in others):
+        return "one tagged call is an argument of another: give each a statement of its own"
     for node in reversed(found.stack):
         if node is line:
             break
         if isinstance(node, _CONDITIONAL):
             return "the call may not run, or run several times, in its statement: give it a statement of its own"
-        if node is not found.node and any(node is other for other in others):
-            return "one tagged call is an argument of another: give each a statement of its own"
     if isinstance(line, cst.SimpleStatementLine) and isinstance(line.body[0], (cst.Assert, cst.Del)):
         return "the call is in an assert or del: give it a statement of its own"
     return ""

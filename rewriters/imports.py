@@ -48,10 +48,16 @@ def bind(
     if style == "names" and reading.names.isdisjoint(calls):
         return Binding({call: call for call in calls}, f"from {module} import {', '.join(sorted(calls))}")
     alias = module
-    while alias.partition(".")[0] in reading.names:
+    while _is_taken(alias.partition(".")[0], reading, head):
         alias += "_"
     statement = f"import {module}" if alias == module else f"import {module} as {alias}"
     return Binding({call: f"{alias}.{call}" for call in calls}, statement)
+
+
+def _is_taken(name: str, reading: Reading, meaning: str) -> bool:
+    if reading.imports.names.get(name) == meaning:
+        return not reading.imports.is_certain(name)
+    return name in reading.names or name in reading.imports.names
 
 
 def _top_level(reading: Reading) -> dict[str, str]:

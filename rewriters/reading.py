@@ -113,8 +113,9 @@ class _Walk:
             facts = ClassFacts(node.name.value, tuple(dotted(base.value) for base in node.bases))
             self._reading.classes.setdefault(facts.name, facts)
             self._owners.append(facts)
-        for child in children(node):
-            self.walk(child)
+        if not isinstance(node, (cst.Import, cst.ImportFrom)):  # what they name is in `imports`
+            for child in children(node):
+                self.walk(child)
         del self._owners[owners:]
         self._stack.pop()
 

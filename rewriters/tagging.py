@@ -155,10 +155,12 @@ def _wraps(decisions: Sequence[_Decision], reading: Reading, settings: Settings)
         found, line = d.place.found, d.line
         if line is None:
             continue
-        if settings.extent != "call" or is_whole(found, line) or not isinstance(found.node, cst.Call):
+        others = [o.place.found.node for o in wanted if o.line is line and o is not d]
+        whole = is_whole(found, line) and not others
+        if settings.extent != "call" or whole or not isinstance(found.node, cst.Call):
             wraps[id(line)] = [(d.place.role, None, "")]
             continue
-        reason = hoistable(found, line, [o.place.found.node for o in wanted if o.line is line])
+        reason = hoistable(found, line, others)
         if reason:
             d.action, d.reason = "refused", reason
         else:

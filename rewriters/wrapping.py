@@ -83,12 +83,13 @@ class _Wrapper(cst.CSTTransformer):
 
     def _hoist(self, node: Line, hoisted: Sequence[tuple[cst.Call, str, str]]) -> list[Line]:
         result: list[Line] = []
-        rest = cst.ensure_type(node, cst.SimpleStatementLine)
         for call, name, tag in hoisted:
             assigned = cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(cst.Name(name))], call)])
             result.append(self._with(tag, assigned))
-            rest = cst.ensure_type(rest.deep_replace(call, cst.Name(name)), cst.SimpleStatementLine)
         lines = node.leading_lines  # type: ignore[union-attr]
+        rest = cst.ensure_type(
+            node.visit(_Variables({id(call): name for call, name, _ in hoisted})), cst.SimpleStatementLine
+        )
         result[0] = result[0].with_changes(leading_lines=lines)
         return [*result, rest.with_changes(leading_lines=())]
 
@@ -96,3 +97,16 @@ class _Wrapper(cst.CSTTransformer):
 def _grown(block: cst.With, node: Line) -> cst.With:
     inside = cst.ensure_type(block.body, cst.IndentedBlock)
     return block.with_changes(body=inside.with_changes(body=[*inside.body, node]))
+
+
+class _Variables(cst.CSTTransformer):
+    """Puts variables in the place of calls."""
+
+    def __init__(self, names: Mapping[int, str]) -> None:
+        super().__init__()
+        self._names = names
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
+        """A variable, if the call has one."""
+        name = self._names.get(id(original_node))
+        return updated_node if name is None else cst.Name(name)
