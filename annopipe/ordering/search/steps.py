@@ -1,0 +1,119 @@
+"""A problem as flat lists of steps, for code that times many orders of it.
+
+    compute -- launch .. wait -- compute        becomes        compute -- launch -- compute (needs the launch's transfer)
+
+A wait takes no time of its own and is best late, so it is no step: what depends on it needs its transfer.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from annopipe.ordering.adjustments import waits_late
+from annopipe.ordering.problem import OverlapProblem
+
+__all__ = ["Steps", "steps_of"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """Steps in program order, by their number.
+
+    problem: what they were made from.  nodes: the node of each step.
+    seconds: on the thread.  transfer: of launches, seconds of the link; else 0.  link: of launches; else -1.
+    links: how many there are.  computes: 1.0 where interference slows a step, else 0.0.
+    before: steps that come first.  after: the other way round.  needs: launches whose transfers must be over.
+    """
+
+    problem: OverlapProblem
+    nodes: tuple[int, ...]
+    seconds: tuple[float, ...]
+    transfer: tuple[float, ...]
+    link: tuple[int, ...]
+    links: int
+    computes: tuple[bool, ...]
+    before: tuple[tuple[int, ...], ...]
+    after: tuple[tuple[int, ...], ...]
+    needs: tuple[tuple[int, ...], ...]
+
+    def __len__(self) -> int:
+        """How many steps there are."""
+        return len(self.nodes)
+
+    def from_nodes(self, order: Sequence[int]) -> list[int]:
+        """An order of the problem's nodes as one of steps."""
+        number = {node: step for step, node in enumerate(self.nodes)}
+        return [number[node] for node in order if node in number]
+
+    def to_nodes(self, order: Sequence[int]) -> list[int]:
+        """An order of steps as one of the problem's nodes, waits as late as they can be."""
+        problem, done = self.problem, [False] * len(self.problem.nodes)
+        found: list[int] = []
+
+        def emit(index: int) -> None:
+            for source in problem.dependencies[index]:
+                if not done[source]:  # a wait, since the steps come in a legal order
+                    emit(source)
+            done[index] = True
+            found.append(index)
+
+        for step in order:
+            emit(self.nodes[step])
+        for index in range(len(problem.nodes)):
+            if not done[index]:
+                emit(index)
+        return waits_late(problem, found)
+
+
+def steps_of(problem: OverlapProblem) -> Steps:
+    """The steps of a problem with costs.
+
+    >>> from annopipe.ordering.problem import OverlapNode
+    >>> nodes = (
+    ...     OverlapNode(0, "l", "r", "launch", "F", "", 2.0, "ep"),
+    ...     OverlapNode(1, "w", "r", "wait", "F", "", launch=0),
+    ...     OverlapNode(2, "c", "r", "compute", "F", "", 1.0),
+    ... )
+    >>> steps_of(OverlapProblem(nodes, ((), (0,), (1,)))).needs
+    ((), (0,))
+    """
+    nodes = tuple(node.index for node in problem.nodes if node.kind != "wait")
+    number = {node: step for step, node in enumerate(nodes)}
+    passed: dict[int, tuple[set[int], set[int]]] = {}  # of each wait: the steps and transfers that it stands for
+    before, needs = [], []
+    for node in problem.nodes:
+        first: set[int] = set()
+        arrived: set[int] = set()
+        for source in problem.dependencies[node.index]:
+            if source in passed:
+                first |= passed[source][0]
+                arrived |= passed[source][1]
+            else:
+                first.add(number[source])
+        if node.kind == "wait":
+            launch = number[node.launch]
+            passed[node.index] = first | {launch}, arrived | {launch}
+        else:
+            before.append(tuple(sorted(first)))
+            needs.append(tuple(sorted(arrived)))
+    after: list[list[int]] = [[] for _ in nodes]
+    for step, earlier in enumerate(before):
+        for source in earlier:
+            after[source].append(step)
+    queues: dict[str, int] = {}
+    link = []
+    for index in nodes:
+        node = problem.nodes[index]
+        key = "" if problem.network.shared_link else node.queue
+        link.append(queues.setdefault(key, len(queues)) if node.kind == "launch" else -1)
+    return Steps(
+        problem,
+        nodes,
+        tuple(problem.nodes[index].thread_time for index in nodes),
+        tuple(problem.nodes[index].cost if problem.nodes[index].kind == "launch" else 0.0 for index in nodes),
+        tuple(link),
+        len(queues),
+        tuple(problem.nodes[index].kind == "compute" for index in nodes),
+        tuple(before),
+        tuple(tuple(users) for users in after),
+        tuple(needs),
+    )
