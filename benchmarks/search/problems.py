@@ -17,7 +17,7 @@ __all__ = ["Shape", "large", "suite"]
 
 _FORWARD = {"moe": ("attention", "dispatch", "experts", "combine"), "dense": ("attention", "mlp")}
 _TRANSFERS = ("dispatch", "combine", "counts")
-_MEAN_US = 4_000
+_MEAN_US = 8_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,15 +58,20 @@ def suite() -> dict[str, OverlapProblem]:
     mixed = ("dense", "moe", "moe", "moe")
     for ratio in (0.25, 0.5, 1.0, 2.0):
         found[f"dense with MoE, x{ratio:g}"] = Shape({"B": mixed[::-1], "F": mixed}, ratio).problem(20)
+    for seed in (1, 2, 3):
+        moe = ("moe",) * 6
+        found[f"pair of 6, x1, seed {seed}"] = Shape({"B": moe, "F": moe}, 1.0).problem(seed)
     found["dense beside MoE, x1"] = Shape({"B": ("dense",) * 4, "F": ("moe",) * 4}, 1.0).problem(21)
     for layers in (1, 2, 3):
         for ratio in (0.25, 0.5, 1.0, 2.0):
             moe = ("moe",) * layers
             shape = Shape({"B": moe, "F0": moe, "F1": moe}, ratio)
             found[f"B, F0 and F1 of {layers}, x{ratio:g}"] = shape.problem(30 + layers)
-    found["B, F0 and F1 of 4, x0.5"] = Shape({"B": ("moe",) * 4, "F0": ("moe",) * 4, "F1": ("moe",) * 4}, 0.5).problem(34)
+    four = ("moe",) * 4
+    for ratio in (0.5, 0.75, 1.0, 1.5):
+        found[f"B, F0 and F1 of 4, x{ratio:g}"] = Shape({"B": four, "F0": four, "F1": four}, ratio).problem(34)
     for ratio in (0.5, 1.0, 2.0):
-        found[f"F0 and F1 of 4, x{ratio:g}"] = Shape({"F0": ("moe",) * 4, "F1": ("moe",) * 4}, ratio).problem(40)
+        found[f"F0 and F1 of 4, x{ratio:g}"] = Shape({"F0": four, "F1": four}, ratio).problem(40)
     found["B0 and B1 of 3, x1"] = Shape({"B0": ("moe",) * 3, "B1": ("moe",) * 3}, 1.0).problem(41)
     three = ("moe",) * 3
     found["counts, x1"] = Shape({"B": three, "F": three}, 1.0, counts=True).problem(50)

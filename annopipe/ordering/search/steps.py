@@ -11,7 +11,24 @@ from collections.abc import Sequence
 from annopipe.ordering.adjustments import waits_late
 from annopipe.ordering.problem import OverlapProblem
 
-__all__ = ["Steps", "steps_of"]
+__all__ = ["StepBytes", "Steps", "slowed_end", "steps_of"]
+
+
+@dataclasses.dataclass(frozen=True)
+class StepBytes:
+    """What steps hold, in bytes; empty where the problem does not say.
+
+    inputs: live before the first step.  made: by each step, for others.  transient: the peak during each step, beyond
+    what is live before it.  touched: the values that each step makes or uses.
+    sizes, users: of each value that is forgotten behind the last of its users.
+    """
+
+    inputs: int = 0
+    made: tuple[int, ...] = ()
+    transient: tuple[int, ...] = ()
+    touched: tuple[tuple[int, ...], ...] = ()
+    sizes: tuple[int, ...] = ()
+    users: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,10 +51,28 @@ class Steps:
     before: tuple[tuple[int, ...], ...]
     after: tuple[tuple[int, ...], ...]
     needs: tuple[tuple[int, ...], ...]
+    memory: StepBytes = StepBytes()
 
     def __len__(self) -> int:
         """How many steps there are."""
         return len(self.nodes)
+
+    def timed(self, order: Sequence[int]) -> float:
+        """Seconds that an order of steps takes, each link carrying one transfer after the other."""
+        seconds, transfer, link, needs = self.seconds, self.transfer, self.link, self.needs
+        slowness = 1.0 + self.problem.network.interference
+        over, free, clock = [0.0] * len(seconds), [0.0] * self.links, 0.0
+        for i in order:
+            for launch in needs[i]:
+                if over[launch] > clock:
+                    clock = over[launch]
+            if slowness > 1.0 and self.computes[i]:
+                clock = slowed_end(clock, seconds[i], slowness, max(free, default=0.0))
+            else:
+                clock += seconds[i]
+            if link[i] >= 0:
+                over[i] = free[link[i]] = max(clock, free[link[i]]) + transfer[i]
+        return max([clock, *free])
 
     def from_nodes(self, order: Sequence[int]) -> list[int]:
         """An order of the problem's nodes as one of steps."""
@@ -62,6 +97,18 @@ class Steps:
             if not done[index]:
                 emit(index)
         return waits_late(problem, found)
+
+
+def slowed_end(start: float, seconds: float, slowness: float, idle: float) -> float:
+    """The end of a computation that takes ``slowness`` times as long until the links are idle.
+
+    >>> slowed_end(0.0, 2.0, 1.5, idle=1.5)
+    2.5
+    """
+    slowest = start + seconds * slowness
+    if idle <= start:
+        return start + seconds
+    return slowest if idle >= slowest else idle + max(0.0, seconds - (idle - start) / slowness)
 
 
 def steps_of(problem: OverlapProblem) -> Steps:
