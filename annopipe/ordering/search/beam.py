@@ -57,6 +57,10 @@ class Beam:
         self._slowness = 1.0 + steps.problem.network.interference
         self._memory, self._most_seconds = steps.memory, sum(steps.seconds) + sum(steps.transfer)
         self._value_masks = [sum(1 << user for user in users) for users in steps.memory.users]
+        self._used: list[list[int]] = [[] for _ in range(len(steps))]
+        for value, users in enumerate(steps.memory.users):
+            for user in users:
+                self._used[user].append(value)
         self._shortest = _NEVER
         self._weights = WEIGHTS
         self._lean = False
@@ -189,7 +193,7 @@ class Beam:
         """The partial order with one step more; None where that is too long or holds too much."""
         _, _, done, leads, fillers, links, over, left, moves_left, live, peak, history = partial
         steps, tails, over_mask = self._steps, self._tails, done | 1 << step
-        if self._memory.sizes:
+        if self._memory.made:
             live, top = self._bytes(step, over_mask, live)
             peak = max(peak, top)
             if self._most_bytes is not None and peak > self._most_bytes:
@@ -249,7 +253,7 @@ class Beam:
         memory = self._memory
         top = live + memory.transient[step]
         live += memory.made[step]
-        for value in memory.touched[step]:
+        for value in self._used[step]:
             if self._value_masks[value] & ~done == 0:
                 live -= memory.sizes[value]
         return live, top

@@ -15,9 +15,10 @@ from annopipe.ordering.problem import OverlapProblem
 from annopipe.ordering.registry import Policy
 from annopipe.ordering.search.beam import WEIGHTS, Beam, Choices
 from annopipe.ordering.search.deadline import Deadline
-from annopipe.ordering.search.steps import Steps, steps_of
+from annopipe.ordering.search.step_bytes import with_bytes
+from annopipe.ordering.search.steps import steps_of
 
-__all__ = ["Explored", "explored"]
+__all__ = ["Explored", "explored", "leanest"]
 
 _SHARE, _FINER_SHARE = 0.01, 0.003  # of the lower bound, the longest piece of computation
 _FEW = 120  # pieces: beams alone are best
@@ -62,6 +63,15 @@ def explored(
     return search.result() if search.best else None
 
 
+def leanest(problem: OverlapProblem) -> list[int]:
+    """An order that holds few bytes of ``problem.values`` at a time; there may be leaner ones."""
+    coarse = coarsened(problem, _SHARE)
+    steps = with_bytes(steps_of(coarse.problem), coarse, problem)
+    found = Beam(steps).run(_FIRST_WIDTH, Choices.ALL if len(steps) <= _FEW else Choices.GAPS, lean=True)
+    _, _, order = min(found.orders, key=lambda each: (each[1], each[0]))
+    return coarse.written_out(steps.to_nodes(order))
+
+
 class _Search:
     """One search on the pieces of a problem; ``best`` is the best order of steps so far."""
 
@@ -74,7 +84,7 @@ class _Search:
         most_bytes: int | None,
         deadline: Deadline | None,
     ) -> None:
-        self.coarse, self.steps = coarse, steps_of(coarse.problem)
+        self.coarse, self.steps = coarse, with_bytes(steps_of(coarse.problem), coarse, problem)
         self._is_whole = len(coarse.members) == len(problem.nodes)
         self._beam = Beam(self.steps, most_bytes)
         self._most_work, self._deadline, self._most_bytes = most_work, deadline, most_bytes

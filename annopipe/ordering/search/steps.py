@@ -19,14 +19,12 @@ class StepBytes:
     """What steps hold, in bytes; empty where the problem does not say.
 
     inputs: live before the first step.  made: by each step, for others.  transient: the peak during each step, beyond
-    what is live before it.  touched: the values that each step makes or uses.
-    sizes, users: of each value that is forgotten behind the last of its users.
+    what is live before it.  sizes, users: of each value that is forgotten behind the last of its users.
     """
 
     inputs: int = 0
     made: tuple[int, ...] = ()
     transient: tuple[int, ...] = ()
-    touched: tuple[tuple[int, ...], ...] = ()
     sizes: tuple[int, ...] = ()
     users: tuple[tuple[int, ...], ...] = ()
 
@@ -73,6 +71,23 @@ class Steps:
             if link[i] >= 0:
                 over[i] = free[link[i]] = max(clock, free[link[i]]) + transfer[i]
         return max([clock, *free])
+
+    def peak_bytes(self, order: Sequence[int]) -> int:
+        """The most bytes that are live at a time, by ``memory``."""
+        memory, live = self.memory, self.memory.inputs
+        left = [len(users) for users in memory.users]
+        used: list[list[int]] = [[] for _ in order]
+        for value, users in enumerate(memory.users):
+            for user in users:
+                used[user].append(value)
+        peak = live
+        for step in order if memory.made else ():
+            peak = max(peak, live + memory.transient[step])
+            live += memory.made[step]
+            for value in used[step]:
+                left[value] -= 1
+                live -= memory.sizes[value] if not left[value] else 0
+        return peak
 
     def from_nodes(self, order: Sequence[int]) -> list[int]:
         """An order of the problem's nodes as one of steps."""
