@@ -15,6 +15,7 @@ _BENCHMARKS = {
     "planning": ("annopipe.cli.planning", "Time multiplex, policy and reorder on a graph of 10,000 nodes."),
     "roofline": ("annopipe.cli.roofline", "Roofline costs of DeepSeek-V3 layers beside their published kernel times."),
     "runtime": ("benchmarks.runtime.command", "Time the pipeline's runtime per action beside PyTorch's."),
+    "search": ("annopipe.cli.search", "Policy search beside proven optima, and on a large graph."),
     "schedules": ("benchmarks.schedules", "Build, lower, check and simulate schedules: actions per second."),
 }
 

@@ -8,7 +8,8 @@ Time is counted in ticks; with times rounded down, what is proved bounds every o
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from ortools.sat.python import cp_model
@@ -63,9 +64,7 @@ def solve(
             on_thread.update(own)
             _keep_sequence(model, own, starts, carried, thread)
     # What has no length is not begun inside of another step either.
-    model.add_no_overlap(
-        [model.new_fixed_size_interval_var(starts[i], thread[i], f"i{i}") for i in sorted(on_thread)]
-    )
+    model.add_no_overlap([model.new_fixed_size_interval_var(starts[i], thread[i], f"i{i}") for i in sorted(on_thread)])
     for i in range(len(steps)):
         for source in steps.before[i]:
             model.add(starts[i] >= starts[source] + thread[source])
@@ -91,7 +90,7 @@ def solve(
 
 
 def _keys(
-    steps: Steps, thread: Sequence[int], on_thread: Set[int], begun: Sequence[int], moves: Mapping[int, int]
+    steps: Steps, thread: Sequence[int], on_thread: AbstractSet[int], begun: Sequence[int], moves: Mapping[int, int]
 ) -> list[tuple[int, ...]]:
     """What to sort steps by: launches as soon as they can be, in the sequence of their transfers."""
     issued, latest = list(begun), [0] * steps.links
@@ -123,7 +122,8 @@ def _hint(
     starts: Sequence[Any],
     carried: dict[int, Any],
 ) -> None:
-    clock, free, over = 0, [0] * steps.links, {}
+    clock, free = 0, [0] * steps.links
+    over: dict[int, int] = {}
     for i in order:
         clock = max([clock, *(over[launch] for launch in steps.needs[i])])
         model.add_hint(starts[i], clock)

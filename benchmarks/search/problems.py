@@ -47,51 +47,42 @@ class Shape:
 
 def suite() -> dict[str, OverlapProblem]:
     """The problems of up to 60 tasks, whose optimum CP-SAT proves."""
-    found: dict[str, OverlapProblem] = {}
-    for layers in (1, 2, 3, 4):
-        for ratio in (0.25, 0.5, 1.0, 2.0):
-            moe = ("moe",) * layers
-            found[f"pair of {layers}, x{ratio:g}"] = Shape({"B": moe, "F": moe}, ratio).problem(layers)
-    for number, (back, front) in enumerate([(1, 3), (3, 1), (2, 4), (4, 2), (4, 3)]):
-        shape = Shape({"B": ("moe",) * back, "F": ("moe",) * front}, (0.5, 1.0, 2.0, 1.0, 0.75)[number])
-        found[f"B of {back}, F of {front}, x{shape.ratio:g}"] = shape.problem(10 + number)
+    shapes: dict[str, tuple[Shape, int]] = {}
+    ratios = (0.25, 0.5, 1.0, 2.0)
     mixed = ("dense", "moe", "moe", "moe")
-    for ratio in (0.25, 0.5, 1.0, 2.0):
-        found[f"dense with MoE, x{ratio:g}"] = Shape({"B": mixed[::-1], "F": mixed}, ratio).problem(20)
+    for layers in (1, 2, 3, 4):
+        shapes |= {f"pair of {layers}, x{r:g}": (Shape(_lanes("B F", layers), r), layers) for r in ratios}
     for seed in (1, 2, 3):
-        moe = ("moe",) * 6
-        found[f"pair of 6, x1, seed {seed}"] = Shape({"B": moe, "F": moe}, 1.0).problem(seed)
-    found["dense beside MoE, x1"] = Shape({"B": ("dense",) * 4, "F": ("moe",) * 4}, 1.0).problem(21)
+        shapes[f"pair of 6, x1, seed {seed}"] = Shape(_lanes("B F", 6), 1.0), seed
+    for number, (back, front, ratio) in enumerate([(1, 3, 0.5), (3, 1, 1.0), (2, 4, 2.0), (4, 2, 1.0), (4, 3, 0.75)]):
+        lanes = {**_lanes("B", back), **_lanes("F", front)}
+        shapes[f"B of {back}, F of {front}, x{ratio:g}"] = Shape(lanes, ratio), 10 + number
+    for ratio in ratios:
+        shapes[f"dense with MoE, x{ratio:g}"] = Shape({"B": mixed[::-1], "F": mixed}, ratio), 20
+    shapes["dense beside MoE, x1"] = Shape({"B": ("dense",) * 4, **_lanes("F", 4)}, 1.0), 21
     for layers in (1, 2, 3):
-        for ratio in (0.25, 0.5, 1.0, 2.0):
-            moe = ("moe",) * layers
-            shape = Shape({"B": moe, "F0": moe, "F1": moe}, ratio)
-            found[f"B, F0 and F1 of {layers}, x{ratio:g}"] = shape.problem(30 + layers)
-    four = ("moe",) * 4
+        shapes |= {f"B, F0, F1 of {layers}, x{r:g}": (Shape(_lanes("B F0 F1", layers), r), 30 + layers) for r in ratios}
     for ratio in (0.5, 0.75, 1.0, 1.5):
-        found[f"B, F0 and F1 of 4, x{ratio:g}"] = Shape({"B": four, "F0": four, "F1": four}, ratio).problem(34)
+        shapes[f"B, F0, F1 of 4, x{ratio:g}"] = Shape(_lanes("B F0 F1", 4), ratio), 34
     for ratio in (0.5, 1.0, 2.0):
-        found[f"F0 and F1 of 4, x{ratio:g}"] = Shape({"F0": four, "F1": four}, ratio).problem(40)
-    found["B0 and B1 of 3, x1"] = Shape({"B0": ("moe",) * 3, "B1": ("moe",) * 3}, 1.0).problem(41)
-    three = ("moe",) * 3
-    found["counts, x1"] = Shape({"B": three, "F": three}, 1.0, counts=True).problem(50)
-    found["counts of two lanes, x1"] = Shape({"F0": three, "F1": three}, 1.0, counts=True).problem(51)
-    found["issue times, x1"] = Shape({"B": three, "F": three}, 1.0, issue_us=150).problem(52)
-    found["two links, x1"] = Shape({"B": three, "F": three}, 1.5, queues=True).problem(53)
-    found["shared experts, x1"] = Shape({"B": three, "F": three}, 1.0, shared=True).problem(54)
-    return found
+        shapes[f"F0, F1 of 4, x{ratio:g}"] = Shape(_lanes("F0 F1", 4), ratio), 40
+    shapes["B0, B1 of 3, x1"] = Shape(_lanes("B0 B1", 3), 1.0), 41
+    shapes["counts, x1"] = Shape(_lanes("B F", 3), 1.0, counts=True), 50
+    shapes["counts of two lanes, x1"] = Shape(_lanes("F0 F1", 3), 1.0, counts=True), 51
+    shapes["issue times, x1"] = Shape(_lanes("B F", 3), 1.0, issue_us=150), 52
+    shapes["two links, x1.5"] = Shape(_lanes("B F", 3), 1.5, queues=True), 53
+    shapes["shared experts, x1"] = Shape(_lanes("B F", 3), 1.0, shared=True), 54
+    return {name: shape.problem(seed) for name, (shape, seed) in shapes.items()}
 
 
 def large() -> dict[str, OverlapProblem]:
-    """Problems beyond 60 tasks, with as much communication as computation: compared with a rounded bound."""
-    found = {}
-    for seed in range(3):
-        moe = ("moe",) * 5
-        found[f"B, F0 and F1 of 5, x1, seed {seed}"] = Shape({"B": moe, "F0": moe, "F1": moe}, 1.0).problem(seed)
-    for seed in range(3):
-        moe = ("moe",) * 8
-        found[f"pair of 8, x1, seed {seed}"] = Shape({"B": moe, "F": moe}, 1.0).problem(seed)
-    return found
+    """Problems of 70 and 80 tasks, with as much communication as computation: compared with a rounded bound."""
+    sizes = {"B, F0, F1 of 5": _lanes("B F0 F1", 5), "pair of 8": _lanes("B F", 8)}
+    return {f"{n}, x1, seed {seed}": Shape(of, 1.0).problem(seed) for n, of in sizes.items() for seed in range(3)}
+
+
+def _lanes(names: str, layers: int) -> dict[str, Sequence[str]]:
+    return dict.fromkeys(names.split(), ("moe",) * layers)
 
 
 class _Builder:
@@ -115,19 +106,20 @@ class _Builder:
         return OverlapProblem(tuple(scaled), tuple(self._dependencies), Network(shared_link=not self._shape.queues))
 
     def _forward(self, lane: str, block: str, kind: str) -> None:
+        beside: tuple[int, ...] = ()  # a shared expert, whose result the combined rows are added to
         for region in _FORWARD[kind]:
-            if region in _TRANSFERS:
-                if region == "dispatch" and self._shape.counts:
-                    self._transfer(lane, f"{block}/counts")
-                    self._last = (self._add(lane, f"{block}/counts", "host", 20),)
-                before = self._last
-                self._transfer(lane, f"{block}/{region}")
-                if region == "combine" and self._shape.shared:
-                    self._last = (*self._last, shared)
-                if region == "dispatch" and self._shape.shared:
-                    shared = self._add(lane, f"{block}/shared", "compute", self._time(lane) // 2, before)
-            else:
+            if region not in _TRANSFERS:
                 self._last = (self._add(lane, f"{block}/{region}", "compute", self._time(lane)),)
+                continue
+            if region == "dispatch" and self._shape.counts:
+                self._transfer(lane, f"{block}/counts")
+                self._last = (self._add(lane, f"{block}/counts", "host", 20),)
+            before = self._last
+            self._transfer(lane, f"{block}/{region}")
+            if region == "dispatch" and self._shape.shared:
+                beside = (self._add(lane, f"{block}/shared", "compute", self._time(lane) // 2, before),)
+            elif region == "combine":
+                self._last = (*self._last, *beside)
 
     def _backward(self, lane: str, block: str, kind: str) -> None:
         for region in reversed(_FORWARD[kind]):

@@ -220,11 +220,9 @@ class Beam:
             at = clock
             for launch in needs[i]:
                 arrival = over.get(launch, 0.0)
-                if arrival > at:
-                    at = arrival
+                at = max(at, arrival)
             at += tails[i]
-            if at > chain_end:
-                chain_end = at
+            chain_end = max(chain_end, at)
         end = max(thread_end, links_end, chain_end)
         if end >= self._shortest:
             return None

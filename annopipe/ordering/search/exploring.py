@@ -9,8 +9,10 @@ import itertools
 import random
 from collections.abc import Sequence
 
+from annopipe.ordering.adjustments import waits_late
 from annopipe.ordering.bounds import lower_bound
 from annopipe.ordering.coarsening import Coarse, coarsened
+from annopipe.ordering.host_reads import counts_early
 from annopipe.ordering.problem import OverlapProblem
 from annopipe.ordering.registry import Policy
 from annopipe.ordering.search.beam import WEIGHTS, Beam, Choices
@@ -87,16 +89,20 @@ class _Search:
         self.coarse, self.steps = coarse, with_bytes(steps_of(coarse.problem), coarse, problem)
         self._is_whole = len(coarse.members) == len(problem.nodes)
         self._beam = Beam(self.steps, most_bytes)
+        self._problem = problem
         self._most_work, self._deadline, self._most_bytes = most_work, deadline, most_bytes
         self._random = random.Random(seed)
         self._bound = lower_bound(problem)
-        self.work, self.best, self.shortest = 0, (), float("inf")
+        self.work, self.shortest = 0, float("inf")
+        self.best: tuple[int, ...] = ()
         self.settled = self._proven = False
 
     def result(self) -> Explored:
         """The best order so far as one of the problem's nodes."""
-        order = self.coarse.written_out(self.steps.to_nodes(self.best))
-        return Explored(order, self._proven and self._is_whole)
+        found = self.coarse.written_out(self.steps.to_nodes(self.best))
+        order = waits_late(self._problem, counts_early(self._problem, found))
+        is_longer = self._problem.makespan(order) * _SAME > self._problem.makespan(found)
+        return Explored(order, self._proven and self._is_whole and not is_longer)
 
     def widen(self, most_work: int) -> None:
         """Beams, each wider than the last, until one has seen everything or the work is done."""

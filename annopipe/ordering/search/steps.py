@@ -1,6 +1,6 @@
 """A problem as flat lists of steps, for code that times many orders of it.
 
-    compute -- launch .. wait -- compute        becomes        compute -- launch -- compute (needs the launch's transfer)
+    compute -- launch .. wait -- compute    becomes    compute -- launch -- compute (needs the launch's transfer)
 
 A wait takes no time of its own and is best late, so it is no step: what depends on it needs its transfer.
 """
@@ -62,8 +62,7 @@ class Steps:
         over, free, clock = [0.0] * len(seconds), [0.0] * self.links, 0.0
         for i in order:
             for launch in needs[i]:
-                if over[launch] > clock:
-                    clock = over[launch]
+                clock = max(clock, over[launch])
             if slowness > 1.0 and self.computes[i]:
                 clock = slowed_end(clock, seconds[i], slowness, max(free, default=0.0))
             else:

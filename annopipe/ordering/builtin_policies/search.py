@@ -1,0 +1,120 @@
+"""``search``: the shortest order of all policies and of a long search, within a limit on memory if one is given.
+
+The search grows partial orders side by side (``annopipe.ordering.search``), which finds a proven optimum for most
+problems of a few dozen tasks, and orders windows of large problems anew. Its work is counted in partial orders, so that
+every rank and every call finds the same order.
+"""
+
+import dataclasses
+import math
+
+from annopipe.errors import OrderError
+from annopipe.ordering.bounds import CLOSE, lower_bound
+from annopipe.ordering.builtin_policies.candidates import NAMED, SAME, named_orders, reason_for
+from annopipe.ordering.problem import OverlapProblem, ReasonedOrder
+from annopipe.ordering.registry import PolicyWithOptions
+from annopipe.ordering.search.deadline import Deadline
+from annopipe.ordering.search.exploring import explored, leanest
+
+__all__ = ["Search", "search"]
+
+_WORK_WHEN_CLOSE = 25_000  # where next to nothing is left to gain
+
+
+@dataclasses.dataclass(frozen=True)
+class Search(PolicyWithOptions):
+    """Policy ``search`` with other options: ``ap.overlap(graph, policy=ap.Search(seed=1))``.
+
+    Args:
+        seed: of its random numbers.
+        steps: partial orders that are made at most, about; the default takes a large graph 2 to 4 seconds.
+        memory_bytes: the most bytes that may be live at a time (``plan.problem.peak_bytes``): activations, tangents and
+            what the graph makes; parameters and buffers do not count. The peak is that of one execution of the graph.
+        time_limit_s: stop after so many seconds, too. This gives up that every call finds the same order, so where
+            several ranks run the graph, ``ap.overlap`` wants their ``group`` and takes the order of its first rank.
+
+    Raises OrderError for options that are no limits, and when called: where no order is found within ``memory_bytes``,
+    with the least that is possible.
+
+    >>> print(Search(), Search(seed=1))
+    search search(seed=1)
+    """
+
+    seed: int = 0
+    steps: int = 150_000
+    memory_bytes: int | None = None
+    time_limit_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no seed and no limit."""
+        whole = isinstance(self.seed, int) and isinstance(self.steps, int)
+        if not whole or self.steps < 1:
+            raise OrderError(f"Search(seed={self.seed!r}, steps={self.steps!r}): give whole numbers, steps from 1 on")
+        if self.memory_bytes is not None and not (isinstance(self.memory_bytes, int) and self.memory_bytes > 0):
+            raise OrderError(f"Search(memory_bytes={self.memory_bytes!r}): give bytes as a whole number, more than 0")
+        if self.time_limit_s is not None and not self.time_limit_s > 0:
+            raise OrderError(f"Search(time_limit_s={self.time_limit_s!r}): give seconds, more than 0")
+
+    @property
+    def name(self) -> str:
+        """The policy's name."""
+        return "search"
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the clock has no say."""
+        return self.time_limit_s is None
+
+    def __call__(self, problem: OverlapProblem) -> ReasonedOrder:
+        """The shortest order that was found; needs costs, and with a memory limit ``values``."""
+        deadline = None if self.time_limit_s is None else Deadline.after(self.time_limit_s)
+        orders = {name: order for name, order in named_orders(problem).items() if self._allows(problem, order)}
+        spans = {name: problem.makespan(order) for name, order in orders.items()}
+        is_close = min(spans.values(), default=math.inf) <= lower_bound(problem) * CLOSE
+        found = explored(
+            problem,
+            tuple(NAMED.values()),
+            work=min(self.steps, _WORK_WHEN_CLOSE) if is_close else self.steps,
+            seed=self.seed,
+            most_bytes=self.memory_bytes,
+            deadline=deadline,
+        )
+        if found is not None and self._allows(problem, found.order):
+            orders["search"] = found.order
+        if not orders:
+            orders["leanest"] = self._leanest(problem)
+        spans = {name: problem.makespan(order) for name, order in orders.items()}
+        chosen = next(iter(spans))
+        for name, seconds in spans.items():
+            chosen = name if seconds < spans[chosen] * SAME else chosen
+        spans.setdefault("sequential", problem.makespan(range(len(problem.nodes))))
+        proven = found is not None and found.proven
+        return ReasonedOrder(orders[chosen], self._reason(problem, orders[chosen], chosen, spans, proven=proven))
+
+    def _reason(
+        self, problem: OverlapProblem, order: list[int], chosen: str, spans: dict[str, float], *, proven: bool
+    ) -> str:
+        reason = reason_for(problem, order, chosen, spans, proven=proven)
+        if self.memory_bytes is None:
+            return reason
+        limit = f"{problem.peak_bytes(order):,} bytes live, of memory_bytes={self.memory_bytes:,}"
+        return f"{reason}; {limit}, which other orders may exceed"
+
+    def _allows(self, problem: OverlapProblem, order: list[int]) -> bool:
+        return self.memory_bytes is None or problem.peak_bytes(order) <= self.memory_bytes
+
+    def _leanest(self, problem: OverlapProblem) -> list[int]:
+        """The order that holds least, if that is within the limit."""
+        orders = [leanest(problem), *named_orders(problem).values()]
+        least = min(orders, key=problem.peak_bytes)
+        if not self._allows(problem, least):
+            possible, of_program = (problem.peak_bytes(order) for order in (least, range(len(problem.nodes))))
+            raise OrderError(
+                f"no order found that holds at most memory_bytes={self.memory_bytes:,}: the leanest found holds "
+                f"{possible:,} bytes, program order {of_program:,}; allow {possible:,} or more, or trace with recompute= "
+                "so that less is kept"
+            )
+        return least
+
+
+search = Search()
