@@ -29,7 +29,7 @@ class Reference:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One problem: its tasks, what is known of it, and of each policy the makespan over that and the seconds it took."""
+    """One problem, what is known of it, and of each policy the makespan over that and the seconds that it took."""
 
     name: str
     tasks: int

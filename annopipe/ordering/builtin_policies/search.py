@@ -14,11 +14,9 @@ from annopipe.ordering.builtin_policies.candidates import NAMED, SAME, named_ord
 from annopipe.ordering.problem import OverlapProblem, ReasonedOrder
 from annopipe.ordering.registry import PolicyWithOptions
 from annopipe.ordering.search.deadline import Deadline
-from annopipe.ordering.search.exploring import explored, leanest
+from annopipe.ordering.search.exploring import SHORT, explored, leanest
 
 __all__ = ["Search", "search"]
-
-_WORK_WHEN_CLOSE = 25_000  # where next to nothing is left to gain
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,18 +67,24 @@ class Search(PolicyWithOptions):
         """The shortest order that was found; needs costs, and with a memory limit ``values``."""
         deadline = None if self.time_limit_s is None else Deadline.after(self.time_limit_s)
         orders = {name: order for name, order in named_orders(problem).items() if self._allows(problem, order)}
-        spans = {name: problem.makespan(order) for name, order in orders.items()}
-        is_close = min(spans.values(), default=math.inf) <= lower_bound(problem) * CLOSE
-        found = explored(
-            problem,
-            tuple(NAMED.values()),
-            work=min(self.steps, _WORK_WHEN_CLOSE) if is_close else self.steps,
-            seed=self.seed,
-            most_bytes=self.memory_bytes,
-            deadline=deadline,
-        )
-        if found is not None and self._allows(problem, found.order):
-            orders["search"] = found.order
+        shortest = min((problem.makespan(order) for order in orders.values()), default=math.inf)
+        proven = False
+        # The short search is that of `auto`, so that this one is never worse; a long one need not find what it found.
+        for work in (SHORT, self.steps) if self.steps > SHORT else (self.steps,):
+            found = explored(
+                problem,
+                tuple(NAMED.values()),
+                work=work,
+                seed=self.seed,
+                most_bytes=self.memory_bytes,
+                deadline=deadline,
+            )
+            if found is not None and self._allows(problem, found.order):
+                orders[f"search, {work}"] = found.order
+                shortest = min(shortest, problem.makespan(found.order))
+                proven = proven or found.proven
+            if (found is not None and found.settled) or shortest <= lower_bound(problem) * CLOSE:
+                break
         if not orders:
             orders["leanest"] = self._leanest(problem)
         spans = {name: problem.makespan(order) for name, order in orders.items()}
@@ -88,7 +92,6 @@ class Search(PolicyWithOptions):
         for name, seconds in spans.items():
             chosen = name if seconds < spans[chosen] * SAME else chosen
         spans.setdefault("sequential", problem.makespan(range(len(problem.nodes))))
-        proven = found is not None and found.proven
         return ReasonedOrder(orders[chosen], self._reason(problem, orders[chosen], chosen, spans, proven=proven))
 
     def _reason(
@@ -111,8 +114,8 @@ class Search(PolicyWithOptions):
             possible, of_program = (problem.peak_bytes(order) for order in (least, range(len(problem.nodes))))
             raise OrderError(
                 f"no order found that holds at most memory_bytes={self.memory_bytes:,}: the leanest found holds "
-                f"{possible:,} bytes, program order {of_program:,}; allow {possible:,} or more, or trace with recompute= "
-                "so that less is kept"
+                f"{possible:,} bytes, program order {of_program:,}; allow {possible:,} or more, or trace with "
+                "recompute= so that less is kept"
             )
         return least
 

@@ -20,7 +20,9 @@ from annopipe.ordering.search.deadline import Deadline
 from annopipe.ordering.search.step_bytes import with_bytes
 from annopipe.ordering.search.steps import steps_of
 
-__all__ = ["Explored", "explored", "leanest"]
+__all__ = ["SHORT", "Explored", "explored", "leanest"]
+
+SHORT = 25_000  # work: about a third of a second
 
 _SHARE, _FINER_SHARE = 0.01, 0.003  # of the lower bound, the longest piece of computation
 _FEW = 120  # pieces: beams alone are best
@@ -33,10 +35,14 @@ _SAME = 1.0 - 1e-9
 
 @dataclasses.dataclass(frozen=True)
 class Explored:
-    """The best order found; ``proven``: no order of the problem takes less time."""
+    """The best order found; ``proven``: no order of the problem takes less time.
+
+    settled: whether more work would find nothing shorter.
+    """
 
     order: list[int]
     proven: bool
+    settled: bool
 
 
 def explored(
@@ -102,7 +108,7 @@ class _Search:
         found = self.coarse.written_out(self.steps.to_nodes(self.best))
         order = waits_late(self._problem, counts_early(self._problem, found))
         is_longer = self._problem.makespan(order) * _SAME > self._problem.makespan(found)
-        return Explored(order, self._proven and self._is_whole and not is_longer)
+        return Explored(order, self._proven and self._is_whole and not is_longer, self.settled)
 
     def widen(self, most_work: int) -> None:
         """Beams, each wider than the last, until one has seen everything or the work is done."""

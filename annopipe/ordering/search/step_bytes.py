@@ -17,13 +17,13 @@ def with_bytes(steps: Steps, coarse: Coarse, problem: OverlapProblem) -> Steps:
     """The steps of ``coarse`` with what they hold of ``problem.values``."""
     if not problem.values:
         return steps
-    stands = _steps_of_nodes(steps, coarse)
+    stands, makers = _steps_of_nodes(steps, coarse)
     made, internal = [0] * len(steps), list[Value]()
     sizes, users, inputs = list[int](), list[tuple[int, ...]](), 0
     for value in problem.values:
         using = sorted({step for node in value.used_by for step in stands[node]})
         waited = all(stands[node] for node in value.used_by)  # else until a wait that no step needs
-        (maker,) = stands[value.made_by] if value.made_by >= 0 else (-1,)
+        maker = makers[value.made_by] if value.made_by >= 0 else -1
         if maker >= 0 and not value.kept and waited and set(using) <= {maker}:
             internal.append(value)
             continue
@@ -40,19 +40,24 @@ def with_bytes(steps: Steps, coarse: Coarse, problem: OverlapProblem) -> Steps:
     )
 
 
-def _steps_of_nodes(steps: Steps, coarse: Coarse) -> dict[int, tuple[int, ...]]:
-    """The step of each node; of a wait all steps that need its transfer."""
+def _steps_of_nodes(steps: Steps, coarse: Coarse) -> tuple[dict[int, tuple[int, ...]], dict[int, int]]:
+    """The steps at which each node uses something, and that at which it makes something.
+
+    A wait does the one at all steps that need its transfer, and the other at its launch.
+    """
     number = {piece: step for step, piece in enumerate(steps.nodes)}
     needing: dict[int, list[int]] = {}
     for step, launches in enumerate(steps.needs):
         for launch in launches:
             needing.setdefault(launch, []).append(step)
     found: dict[int, tuple[int, ...]] = {}
+    makers: dict[int, int] = {}
     for piece, members in enumerate(coarse.members):
         node = coarse.problem.nodes[piece]
-        own = (number[piece],) if piece in number else tuple(needing.get(number[node.launch], ()))
-        found.update(dict.fromkeys(members, own))
-    return found
+        maker = number[piece] if piece in number else number[node.launch]
+        makers.update(dict.fromkeys(members, maker))
+        found.update(dict.fromkeys(members, (maker,) if piece in number else tuple(needing.get(maker, ()))))
+    return found, makers
 
 
 def _transient(steps: Steps, coarse: Coarse, problem: OverlapProblem, internal: list[Value]) -> list[int]:
