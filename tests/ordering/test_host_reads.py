@@ -19,7 +19,7 @@ LANES = {
     "a backward beside two": {"B": "combine experts dispatch attention", "F0": FORWARD, "F1": FORWARD},
 }
 PATTERN = find("F0.attention | F1.attention ; F0.dispatch | F1.dispatch ; F0.experts | F1.experts")[1]
-POLICIES = {
+POLICIES: dict[str, Policy] = {
     "alternate": alternate,
     "dualpipe": dualpipe,
     "megatron": megatron,
@@ -61,8 +61,7 @@ def lanes_with_counts(lanes: dict[str, str], transfer: float) -> OverlapProblem:
 def test_the_counts_of_all_lanes_are_underway_before_any_is_read(name: str, lanes: str, transfer: float) -> None:
     problem = lanes_with_counts(LANES[lanes], transfer)
     assert len(problem.count_exchanges) == 3 * len(problem.lanes)
-    policy: Policy = POLICIES[name]
-    assert read_too_early(problem, list(policy(problem))) == []
+    assert read_too_early(problem, list(POLICIES[name](problem))) == []
 
 
 @settings(max_examples=100, deadline=None)

@@ -19,7 +19,7 @@ from annopipe.ordering.builtin_policies.auto import auto
 from annopipe.ordering.host_reads import counts_early
 from annopipe.ordering.problem import OverlapProblem, ReasonedOrder
 from annopipe.ordering.registry import PolicyWithOptions
-from annopipe.ordering.search.steps import Steps, steps_of
+from annopipe.ordering.search.steps import Steps, is_timed_exactly, steps_of
 from annopipe.simulation.wording import seconds_text
 
 __all__ = ["Optimal", "Proof", "optimal"]
@@ -136,12 +136,11 @@ def _check(problem: OverlapProblem) -> None:
             f"policy 'optimal': {steps} nodes without waits are too many to prove anything about (at most "
             f"{_MOST_STEPS}); use policy='search'"
         )
-    queues = {node.queue for node in problem.nodes if node.kind == "launch"}
-    network = problem.network
-    if network.interference or (queues and (network.in_flight > 1 or (network.shared_link and len(queues) > 1))):
+    if not is_timed_exactly(problem):
+        queues = sorted({node.queue for node in problem.nodes if node.kind == "launch"})
         raise OrderError(
-            f"policy 'optimal': on {network} with {len(queues)} queues transfers share a link or slow computation "
-            "down, which the solver's model does not have; use policy='search'"
+            f"policy 'optimal': on {problem.network} with queues {', '.join(queues)} transfers share a link or slow "
+            "computation down, which the solver's model does not have; use policy='search'"
         )
 
 

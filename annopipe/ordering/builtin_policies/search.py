@@ -69,13 +69,13 @@ class Search(PolicyWithOptions):
         orders = {name: order for name, order in named_orders(problem).items() if self._allows(problem, order)}
         shortest = min((problem.makespan(order) for order in orders.values()), default=math.inf)
         proven = False
-        # The short search is that of `auto`, so that this one is never worse; a long one need not find what it found.
-        for work in (SHORT, self.steps) if self.steps > SHORT else (self.steps,):
+        # The first is the search of `auto`, so that this one is never worse; a long one need not find what it found.
+        for work, seed in [(SHORT, 0), (self.steps, self.seed)] if self.steps > SHORT else [(self.steps, self.seed)]:
             found = explored(
                 problem,
                 tuple(NAMED.values()),
                 work=work,
-                seed=self.seed,
+                seed=seed,
                 most_bytes=self.memory_bytes,
                 deadline=deadline,
             )

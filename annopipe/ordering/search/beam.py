@@ -15,6 +15,7 @@ import heapq
 from collections.abc import Sequence
 from typing import Any
 
+from annopipe.ordering.search.deadline import Deadline
 from annopipe.ordering.search.steps import Steps, slowed_end
 
 __all__ = ["WEIGHTS", "Beam", "Choices", "Found"]
@@ -50,8 +51,8 @@ class Found:
 class Beam:
     """The search over one problem's steps; ``run`` it with several widths."""
 
-    def __init__(self, steps: Steps, most_bytes: int | None = None) -> None:
-        self._steps, self._most_bytes = steps, most_bytes
+    def __init__(self, steps: Steps, most_bytes: int | None = None, deadline: Deadline | None = None) -> None:
+        self._steps, self._most_bytes, self._deadline = steps, most_bytes, deadline
         self._tails, self._leads = _tails(steps), _leads(steps)
         self._masks = [sum(1 << source for source in earlier) for earlier in steps.before]
         self._slowness = 1.0 + steps.problem.network.interference
@@ -119,6 +120,8 @@ class Beam:
         for _ in range(length):
             level, whole = self._next_level(level, width, choices)
             complete = complete and whole
+            if self._deadline is not None and self._deadline.is_over:
+                return Found((), False, self._work)
         ended = sorted((max(p[1], *p[5], p[1] + p[7]), p[10], number) for number, p in enumerate(level))
         orders = tuple((seconds, peak, _order(level[number][-1])) for seconds, peak, number in ended)
         return Found(orders, complete, self._work)

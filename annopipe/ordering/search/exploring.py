@@ -18,7 +18,7 @@ from annopipe.ordering.registry import Policy
 from annopipe.ordering.search.beam import WEIGHTS, Beam, Choices
 from annopipe.ordering.search.deadline import Deadline
 from annopipe.ordering.search.step_bytes import with_bytes
-from annopipe.ordering.search.steps import steps_of
+from annopipe.ordering.search.steps import is_timed_exactly, steps_of
 
 __all__ = ["SHORT", "Explored", "explored", "leanest"]
 
@@ -93,8 +93,9 @@ class _Search:
         deadline: Deadline | None,
     ) -> None:
         self.coarse, self.steps = coarse, with_bytes(steps_of(coarse.problem), coarse, problem)
-        self._is_whole = len(coarse.members) == len(problem.nodes)
-        self._beam = Beam(self.steps, most_bytes)
+        is_exact = most_bytes is None and is_timed_exactly(problem)
+        self._can_prove = is_exact and len(coarse.members) == len(problem.nodes)
+        self._beam = Beam(self.steps, most_bytes, deadline)
         self._problem = problem
         self._most_work, self._deadline, self._most_bytes = most_work, deadline, most_bytes
         self._random = random.Random(seed)
@@ -108,7 +109,7 @@ class _Search:
         found = self.coarse.written_out(self.steps.to_nodes(self.best))
         order = waits_late(self._problem, counts_early(self._problem, found))
         is_longer = self._problem.makespan(order) * _SAME > self._problem.makespan(found)
-        return Explored(order, self._proven and self._is_whole and not is_longer, self.settled)
+        return Explored(order, self._proven and self._can_prove and not is_longer, self.settled)
 
     def widen(self, most_work: int) -> None:
         """Beams, each wider than the last, until one has seen everything or the work is done."""

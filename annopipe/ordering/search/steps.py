@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from annopipe.ordering.adjustments import waits_late
 from annopipe.ordering.problem import OverlapProblem
 
-__all__ = ["StepBytes", "Steps", "slowed_end", "steps_of"]
+__all__ = ["StepBytes", "Steps", "is_timed_exactly", "slowed_end", "steps_of"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +111,14 @@ class Steps:
             if not done[index]:
                 emit(index)
         return waits_late(problem, found)
+
+
+def is_timed_exactly(problem: OverlapProblem) -> bool:
+    """Whether each link carries one transfer after the other, as steps are timed, and nothing slows computation."""
+    network = problem.network
+    queues = {node.queue for node in problem.nodes if node.kind == "launch"}
+    alone = network.in_flight == 1 and (len(queues) < 2 or not network.shared_link)
+    return (alone or not queues) and not network.interference
 
 
 def slowed_end(start: float, seconds: float, slowness: float, idle: float) -> float:

@@ -61,6 +61,15 @@ def test_exploring_gives_a_legal_order_on_every_network(problem: OverlapProblem)
 
 
 @settings(max_examples=60, deadline=None)
+@given(random_problems(most_nodes=7))
+def test_nothing_is_shorter_than_what_is_called_proven(problem: OverlapProblem) -> None:
+    found = explored(problem, [], work=2_000)
+    assert found is not None
+    if found.proven:
+        assert problem.makespan(found.order) <= shortest_by_trial(problem) + 1e-9
+
+
+@settings(max_examples=60, deadline=None)
 @given(problems_with_values())
 def test_no_order_found_exceeds_the_memory_limit(problem: OverlapProblem) -> None:
     lean = leanest(problem)
