@@ -48,11 +48,17 @@ if TYPE_CHECKING:
     from annopipe.scheduling.actions import Action
     from annopipe.scheduling.generation.explaining import Decision
     from annopipe.scheduling.library import schedule, schedule_spec, schedules
+    from annopipe.scheduling.nano_batching.choosing import with_nano_batches
     from annopipe.scheduling.operations import Operation
     from annopipe.scheduling.placement import Placement
     from annopipe.scheduling.schedule_class import Schedule
     from annopipe.scheduling.spec import ScheduleSpec
     from annopipe.simulation import Timeline, simulate
+    from annopipe.tuning.candidate import Candidate
+    from annopipe.tuning.layers import Layer, Recompute
+    from annopipe.tuning.run_config import RunConfig
+    from annopipe.tuning.tuner import tune
+    from annopipe.tuning.workload import Workload
 
 _EXPORTS = {
     "ActionCosts": "annopipe.scheduling.action_costs",
@@ -115,6 +121,13 @@ _EXPORTS = {
     "simulate": "annopipe.simulation",
     "tied_parameters": "annopipe.pipeline.ties",
     "trace": "annopipe.graphs.tracing",
+    "Candidate": "annopipe.tuning.candidate",
+    "Layer": "annopipe.tuning.layers",
+    "Recompute": "annopipe.tuning.layers",
+    "RunConfig": "annopipe.tuning.run_config",
+    "Workload": "annopipe.tuning.workload",
+    "tune": "annopipe.tuning.tuner",
+    "with_nano_batches": "annopipe.scheduling.nano_batching.choosing",
 }
 
 _SUBMODULES = {"costs": "annopipe.costs", "placement": "annopipe.scheduling.placement"}
@@ -124,11 +137,13 @@ __all__ = [
     "Action",
     "ActionCosts",
     "AnnopipeError",
+    "Candidate",
     "CaptureError",
     "CostError",
     "Decision",
     "ForeignTag",
     "GraphError",
+    "Layer",
     "LowerBound",
     "NodeCosts",
     "Operation",
@@ -140,7 +155,9 @@ __all__ = [
     "PipelineError",
     "Placement",
     "Port",
+    "Recompute",
     "RewriteError",
+    "RunConfig",
     "Schedule",
     "ScheduleError",
     "ScheduleSpec",
@@ -148,6 +165,7 @@ __all__ = [
     "StageGraph",
     "StageGraphs",
     "Timeline",
+    "Workload",
     "attach",
     "auxiliary_loss",
     "auxiliary_losses",
@@ -182,6 +200,8 @@ __all__ = [
     "state_dict",
     "tied_parameters",
     "trace",
+    "tune",
+    "with_nano_batches",
 ]
 
 

@@ -46,12 +46,12 @@ ADAPTERS = {
 }
 # Floors of annopipe, lowest first. Packages on one floor do not know each other.
 FLOORS = (
-    "errors pytrees | annotate auxiliary simulation | scheduling graphs kernels | costs models | ordering | pipeline | "
-    "cli | __main__"
+    "errors pytrees | annotate auxiliary simulation | scheduling graphs kernels | costs models tuning | ordering | "
+    "pipeline | cli | __main__"
 )
 # A class's own private names may be its parents'; those of os and sys are documented.
 PUBLIC_OWNERS = ("self", "cls", "super()", "os", "sys")
-TORCH_FREE = ("scheduling", "simulation")
+TORCH_FREE = ("scheduling", "simulation", "tuning")
 MAX_FUNCTION, MAX_FILE, MAX_TEST_FILE, MAX_PRIVATE = 60, 400, 600, 8
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 Place = tuple[int, str]

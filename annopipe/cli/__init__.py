@@ -15,6 +15,7 @@ _COMMANDS = {
     "doctor": ("annopipe.cli.doctor", "Say what this machine can run."),
     "inspect": ("annopipe.cli.inspect", "Trace a model and print its region table."),
     "schedule": ("annopipe.cli.schedule", "Show, check, compare and explain pipeline schedules."),
+    "tune": ("annopipe.cli.tune", "Search for the best schedule of a workload."),
 }
 
 

@@ -17,6 +17,7 @@ _BENCHMARKS = {
     "runtime": ("benchmarks.runtime.command", "Time the pipeline's runtime per action beside PyTorch's."),
     "search": ("annopipe.cli.search", "Policy search beside proven optima, and on a large graph."),
     "schedules": ("benchmarks.schedules", "Build, lower, check and simulate schedules: actions per second."),
+    "tuning": ("benchmarks.tuning.command", "Search for schedules of a suite of workloads, beside the library's best."),
 }
 
 

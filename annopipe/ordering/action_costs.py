@@ -1,12 +1,13 @@
 """``ap.costs.actions``: how long a schedule's actions take, from the graphs of the stages and the costs of their nodes.
 
-F, B, I and W are simulated in their graph's own order, combinations in the order of their plan: as the runtime runs
-them. Combinations are planned when the schedule first has them.
+F, B, I and W are simulated in their graph's own order, what runs in several lanes in the order of its plan: as the
+runtime runs them. Lanes are planned when the schedule first has them. A nano-batch is the stage's own graph with an
+equal share of the time, see ``part_costs``.
 """
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from annopipe.costs.stored import StoredBytes, stored_bytes
 from annopipe.errors import CostError
@@ -22,7 +23,7 @@ from annopipe.simulation import ProgramTimeline, run
 
 __all__ = ["actions"]
 
-_Kinds = tuple[tuple[str, int], ...]  # kind and stage of each part
+_Kinds = tuple[tuple[str, int, int], ...]  # kind, stage and number of nano-batches of each part
 
 
 def actions(
@@ -60,6 +61,7 @@ def actions(
     alone = {kind: [stages.timeline(kind, stage) for stage in range(len(stages.all))] for kind in COMPUTE}
     seconds = {kind: _per_stage(graphs, [_makespan(t) for t in found]) for kind, found in alone.items()}
     exposed = {kind: _per_stage(graphs, [_exposed(t) for t in found]) for kind, found in alone.items()}
+    communication = {kind: _per_stage(graphs, [_communication(t) for t in found]) for kind, found in alone.items()}
     return ActionCosts(
         F=seconds["F"],
         I=seconds["I"],
@@ -73,6 +75,8 @@ def actions(
         kept_for_weight=_per_stage(graphs, [_kept_share(of_stage) for of_stage in stored]),
         parameters=_per_stage(graphs, [of_stage.parameters for of_stage in stored]),
         exposed={**exposed, "FB": stages.pair_exposed},
+        communication=communication,
+        inside=stages.inside,
     )
 
 
@@ -91,6 +95,7 @@ class _Stages:
             raise CostError(f"graphs are of stages {sorted(by_stage)}: give those of all stages, from 0 on")
         self.all = [by_stage[stage] for stage in range(len(by_stage))]
         self._node_costs, self._policy = node_costs, policy
+        self._first = _first_alike(self.all, node_costs)
         self._combined = functools.cache(self._simulate)
 
     def timeline(self, kind: str, stage: int) -> ProgramTimeline | None:
@@ -103,19 +108,32 @@ class _Stages:
 
     def pair_seconds(self, forward: int, backward: int) -> float:
         """The time of a forward with a backward, by their stages."""
-        return _makespan(self._combined((("F", self._index(forward)), ("B", self._index(backward)))))
+        return _makespan(self._combined((("F", self._index(forward), 1), ("B", self._index(backward), 1))))
 
     def pair_exposed(self, forward: int, backward: int) -> float:
         """Its communication that nothing hides."""
-        return _exposed(self._combined((("F", self._index(forward)), ("B", self._index(backward)))))
+        return _exposed(self._combined((("F", self._index(forward), 1), ("B", self._index(backward), 1))))
 
     def combined_seconds(self, action: Action) -> float:
-        """The time of any combination."""
-        return _makespan(self._combined(tuple((part.kind, self._index(part.stage)) for part in action.parts)))
+        """The time of anything in several lanes."""
+        return _makespan(self._of(action))
+
+    def inside(self, action: Action) -> tuple[float, float]:
+        """The communication inside anything in several lanes, and the part that nothing hides."""
+        timeline = self._of(action)
+        return _communication(timeline), _exposed(timeline)
+
+    def _of(self, action: Action) -> ProgramTimeline | None:
+        parts = action.parts or (action,)
+        return self._combined(tuple((part.kind, self._index(part.stage), part.nano_batches) for part in parts))
 
     def _simulate(self, parts: _Kinds) -> ProgramTimeline | None:
-        graphs = [(kind, stage, self._graph(kind, stage)) for kind, stage in parts]
-        present = [Part(kind, stage, graph) for kind, stage, graph in graphs if graph is not None]
+        present = [
+            Part(kind, stage, graph, 1.0 / count)
+            for kind, stage, count in parts
+            if (graph := self._graph(kind, stage)) is not None
+            for _ in range(count)
+        ]
         return combine(present, self._policy, self._node_costs).timeline if present else None
 
     def _graph(self, kind: str, stage: int) -> StageGraph | None:
@@ -126,7 +144,17 @@ class _Stages:
             return 0
         if stage >= len(self.all):
             raise CostError(f"there are graphs of {len(self.all)} stages and none of stage {stage}")
-        return stage
+        return self._first[stage]
+
+
+def _first_alike(graphs: Sequence[StageGraphs], node_costs: StageNodeCosts) -> list[int]:
+    """For each stage the first that has the same graphs and the same costs, so that it is planned once."""
+    own = [
+        id(node_costs[stage]) if isinstance(node_costs, Mapping) and stage in node_costs else 0
+        for stage in range(len(graphs))
+    ]
+    keys = [(id(found), cost) for found, cost in zip(graphs, own, strict=True)]
+    return [keys.index(key) for key in keys]
 
 
 def _per_stage(graphs: StageGraphs | Mapping[int, StageGraphs], values: list[float]) -> float | list[float]:
@@ -139,6 +167,10 @@ def _makespan(timeline: ProgramTimeline | None) -> float:
 
 def _exposed(timeline: ProgramTimeline | None) -> float:
     return timeline.exposed_comm if timeline is not None else 0.0
+
+
+def _communication(timeline: ProgramTimeline | None) -> float:
+    return timeline.comm_time if timeline is not None else 0.0
 
 
 def _kept_share(stored: StoredBytes) -> float:

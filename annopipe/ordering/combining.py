@@ -14,6 +14,7 @@ from annopipe.graphs import meta
 from annopipe.graphs.multiplexing import multiplex
 from annopipe.graphs.regions import place
 from annopipe.graphs.stage_graph import StageGraph, body
+from annopipe.ordering.describing import carries_values
 from annopipe.ordering.plan import OverlapPlan
 from annopipe.ordering.planning import overlap
 from annopipe.ordering.registry import Policy
@@ -26,11 +27,15 @@ StageNodeCosts = NodeCosts | Mapping[int, NodeCosts] | Callable[[StageGraph], No
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """The graph of one action's kind (F, B, I or W) on one stage."""
+    """The graph of one action's kind (F, B, I or W) on one stage.
+
+    share: how much of the microbatch that node costs are of it works on; less than 1 for a nano-batch.
+    """
 
     kind: str
     stage: int
     graph: StageGraph
+    share: float = 1.0
 
 
 def lanes_of(kinds: Sequence[str]) -> list[str]:
@@ -78,7 +83,9 @@ def part_costs(part: Part, node_costs: StageNodeCosts, lane: str = "") -> NodeCo
     """The costs of one graph's nodes, by their own keys.
 
     For node "mm" of a backward the key may be "B.mm", as in the costs of a combined graph, or "mm"; nodes of I and W
-    also have the costs of the same nodes of B.
+    also have the costs of the same nodes of B. A part that is a share of a microbatch takes that share of the time of
+    computation, and of what transfers of values take beyond their latency; issuing, host reads and exchanges of counts
+    take the same time for any share.
 
     Raises CostError when a node has none.
     """
@@ -88,20 +95,27 @@ def part_costs(part: Part, node_costs: StageNodeCosts, lane: str = "") -> NodeCo
         [f"{lane}." if lane else f"{part.kind}.", f"{part.kind}.", *(["B."] if part.kind in ("I", "W") else []), ""]
     )
     found: dict[str, str] = {}
+    shrinking: set[str] = set()
     for node in body(part.graph.graph):
-        key = meta.placed(node).key
+        key, kind = meta.placed(node).key, meta.placed(node).kind
         names = [prefix + key for prefix in prefixes if prefix + key in given.seconds]
         if names:
             found[key] = names[0]
-        elif meta.placed(node).kind != "wait":
+        elif kind != "wait":
             raise CostError(
                 f"no cost for {key} of {part.kind} on stage {part.stage}: give it as {f'{part.kind}.{key}'!r} (the "
                 "costs of a combined graph) or as its bare name, or one NodeCosts for each stage"
             )
+        if kind == "compute" or (kind == "launch" and carries_values(node)):
+            shrinking.add(key)
     seconds, latency, issue = (
         {key: table[name] for key, name in found.items() if name in table}
         for table in (given.seconds, given.latency, given.issue)
     )
+    if part.share != 1.0:
+        for key in shrinking & seconds.keys():
+            fixed = min(latency.get(key, 0.0), seconds[key])
+            seconds[key] = fixed + (seconds[key] - fixed) * part.share
     return NodeCosts(seconds, latency, issue, given.network, given.source)
 
 

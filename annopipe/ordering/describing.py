@@ -11,7 +11,7 @@ from annopipe.graphs.stage_graph import StageGraph, body
 from annopipe.ordering.problem import OverlapNode, OverlapProblem
 from annopipe.pytrees import tree_leaves
 
-__all__ = ["problem_of"]
+__all__ = ["carries_values", "problem_of"]
 
 
 def problem_of(graph: StageGraph) -> OverlapProblem:
@@ -37,14 +37,15 @@ def problem_of(graph: StageGraph) -> OverlapProblem:
                 queue=group_name(node) if at.kind == "launch" else "",
                 launch=index[launch] if launch is not None and waits else -1,
                 operation=_operation(node) if at.kind == "launch" else "",
-                floating=at.kind == "launch" and _is_floating(node),
+                floating=at.kind == "launch" and carries_values(node),
             )
         )
     before = tuple(tuple(earlier) for earlier in predecessors(nodes))
     return OverlapProblem(tuple(described), before, has_costs=False)
 
 
-def _is_floating(launch: fx.Node) -> bool:
+def carries_values(launch: fx.Node) -> bool:
+    """Whether a launch carries floating-point values, as many as the batch has; an exchange of counts does not."""
     values = tree_leaves([meta.value(launch), *map(meta.value, launch.all_input_nodes)])
     return any(v.is_floating_point() or v.is_complex() for v in values if isinstance(v, torch.Tensor))
 

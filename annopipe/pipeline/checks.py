@@ -14,6 +14,7 @@ from torch import nn
 from annopipe.errors import PipelineError
 from annopipe.graphs.recompute_choice import RecomputeChoice
 from annopipe.ordering.registry import Policy, find
+from annopipe.pipeline.data_parallel.gathering import made_of
 from annopipe.scheduling.actions import BACKWARDS, BUILTIN_KINDS
 from annopipe.scheduling.placement import Placement
 from annopipe.scheduling.routes import routes
@@ -26,6 +27,7 @@ __all__ = [
     "check_loss",
     "check_made",
     "check_modules",
+    "check_nano_auxiliary",
     "check_operations",
     "check_scales",
     "check_trains",
@@ -75,11 +77,6 @@ def check_made(stages: Sequence[nn.Module | None], schedule: Schedule, rank: int
             f"there are {len(stages)} stages and the schedule has {placement.stages}: give one module per stage, None "
             "where another rank holds it"
         )
-    nano = next(
-        (a for program in schedule.ranks for a in program for a in (a.parts or (a,)) if a.nano_batches > 1), None
-    )
-    if nano is not None:
-        raise PipelineError(f"{nano} runs as {nano.nano_batches} nano-batches, which the pipeline does not do")
     for index, module in enumerate(stages):
         held = placement.rank_of[index] == rank
         if held != isinstance(module, nn.Module):
@@ -137,12 +134,19 @@ def check_loss(loss_fn: object, timeout: timedelta) -> None:
         raise PipelineError(f"timeout={timeout}: give the time that a rank may wait for another, more than none")
 
 
+def check_nano_auxiliary(given: object) -> None:
+    """Raises PipelineError for what does not say how auxiliary losses of nano-batches count."""
+    if given not in (None, "mean", "sum"):
+        raise PipelineError(f'nano_auxiliary={given!r}: give "mean", "sum" or None')
+
+
 def facts_of(
     schedule: Schedule,
     policy: str | Policy,
     tied: Mapping[str, str],
     recompute: Sequence[RecomputeChoice],
     bucket_bytes: int | None,
+    batch_dims: Mapping[str, int | None],
 ) -> dict[str, str]:
     """What has to be the same on every rank.
 
@@ -156,6 +160,7 @@ def facts_of(
         "the tied parameters": repr(sorted(tied.items())),
         "what is computed again": "; ".join(map(str, recompute)),
         "bucket_bytes": str(bucket_bytes),
+        "batch_dims": repr(sorted(batch_dims.items())),
     }
 
 
@@ -180,12 +185,19 @@ def check_scales(scales: Mapping[str, Any]) -> None:
 def check_modules(tensors: Mapping[str, torch.Tensor]) -> None:
     """Raises PipelineError for stages of a rank that have no memory, or have it in several places.
 
+    Also for a parameter that ``ap.shard`` has shared in another module only: an optimizer would train both.
+
     Args:
         tensors: the parameters and buffers of all of them, by "stage.name".
     """
     first: dict[torch.device, str] = {}
     for name, tensor in tensors.items():
         first.setdefault(tensor.device, name)
+        if made_of(tensor) is not None:
+            raise PipelineError(
+                f"{name} is also the parameter of a module that ap.shard was called for, and is another tensor since: "
+                "shard all modules that have it, or name it in ignore= wherever it is"
+            )
     if torch.device("meta") in first:
         raise PipelineError(
             f"{first[torch.device('meta')]} is on the meta device and has no values: initialise the stages of this "

@@ -16,7 +16,7 @@ __all__ = ["evaluation_mode", "forward_only", "forwards_of", "without_gradients"
 
 
 def forwards_of(schedule: Schedule) -> Schedule:
-    """The forwards of a schedule in its order, with messages.
+    """The forwards of a schedule in its order, each of a whole microbatch, with messages.
 
     >>> from annopipe.scheduling import placement
     >>> both = Schedule.of(placement.v(1), 1, [["0F0", "1F0", "1B0", "0B0"]])
@@ -24,7 +24,12 @@ def forwards_of(schedule: Schedule) -> Schedule:
     ['0F0', '1F0']
     """
     ranks = [
-        [part for action in program for part in (action.parts or (action,)) if part.kind == "F"]
+        [
+            dataclasses.replace(part, nano_batches=1)
+            for action in program
+            for part in (action.parts or (action,))
+            if part.kind == "F"
+        ]
         for program in schedule.ranks
     ]
     return Schedule.of(schedule.placement, schedule.microbatches, ranks).lowered()

@@ -51,9 +51,11 @@ class Interpreter:
     def _step_of(self, action: Action) -> Step:
         """The function that does an action."""
         kind, stage, microbatch = action.kind, action.stage, action.microbatch
-        if action.parts:
-            combined = self._combined.get(parts_of(action))  # none of backwards that nothing is differentiated in
-            return partial(self._combine, action.parts, combined) if combined is not None else _nothing
+        combined = self._combined.get(parts_of(action))  # none of backwards that nothing is differentiated in
+        if combined is not None:
+            return partial(self._combine, action.parts or (action,), combined)
+        if action.parts or action.nano_batches > 1:
+            return _nothing
         if kind in PARAMETERS:
             return partial(self._keep_parameters, kind, stage)
         if microbatch is None or kind not in _BUILT_IN:
@@ -72,22 +74,17 @@ class Interpreter:
         if kind != "F" and not local.has_backward:
             return
         self._begin(kind, local, microbatch, inputs)
-        result = local.call(kind, microbatch)
-        self._end(kind, local, microbatch, result)
+        self._end(kind, local, microbatch, [local.call(kind, microbatch)])
 
     def _combine(self, parts: Sequence[Action], combined: Combined, inputs: StepInputs) -> None:
-        running = [(part.kind, self._stages[part.stage], part.microbatch or 0) for part in parts]
-        present = [kind == "F" or local.has_backward for kind, local, _ in running]
-        for (kind, local, microbatch), runs in zip(running, present, strict=True):
-            if runs:
-                self._begin(kind, local, microbatch, inputs)
-        taken = [
-            local.take(kind, microbatch) if runs else {}
-            for (kind, local, microbatch), runs in zip(running, present, strict=True)
-        ]
-        for (kind, local, microbatch), runs, result in zip(running, present, combined(taken), strict=True):
-            if runs:
-                self._end(kind, local, microbatch, result)
+        given = [(part.kind, self._stages[part.stage], part.microbatch or 0) for part in parts]
+        running = [part for part in given if part[0] == "F" or part[1].has_backward]
+        for part in running:
+            self._begin(*part, inputs)
+        taken = [local.take(kind, microbatch) for kind, local, microbatch in running]
+        found = iter(combined([values for lanes in taken for values in lanes]))
+        for part, lanes in zip(running, taken, strict=True):
+            self._end(*part, [next(found) for _ in lanes])
 
     def _begin(self, kind: str, local: LocalStage, microbatch: int, inputs: StepInputs) -> None:
         """Bring in what a stage needs from others."""
@@ -102,14 +99,14 @@ class Interpreter:
                 gradients |= local.batch_loss.gradients(microbatch, inputs.targets, inputs.scales[LOSS])
             local.start_backward(microbatch, gradients, inputs.scales)
 
-    def _end(self, kind: str, local: LocalStage, microbatch: int, result: dict[str, Any]) -> None:
+    def _end(self, kind: str, local: LocalStage, microbatch: int, results: list[dict[str, Any]]) -> None:
         """Hand on what others need, and keep what the stage needs itself."""
+        result = local.finish(kind, microbatch, results)
         if kind == "F":
             self._routing.hand_outputs(local.index, microbatch, result)
         elif kind != "W":
             gradients = [None if port is None else result.get(port) for port in local.input_gradients]
             self._routing.hand_gradients(local.index, microbatch, gradients)
-        local.finish(kind, microbatch, result)
 
     def _operate(self, kind: str, stage: int, microbatch: int | None, _: StepInputs) -> None:
         self._operations[kind](stage, microbatch)  # looked up now: it may be registered anew between steps

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from os import PathLike
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,7 @@ from annopipe.pipeline.checks import (
     check_kinds,
     check_loss,
     check_made,
+    check_nano_auxiliary,
     check_transport,
     facts_of,
     one_per_stage,
@@ -37,6 +39,7 @@ from annopipe.pipeline.ties import noted_ties, with_copies
 from annopipe.scheduling.actions import BUILTIN_KINDS
 from annopipe.scheduling.lowering.passes import with_messages
 from annopipe.scheduling.schedule_class import Schedule
+from annopipe.tuning.run_config import RunConfig
 
 __all__ = ["Pipeline"]
 
@@ -66,7 +69,7 @@ class Pipeline:
         plan_group: the ranks that run the same collectives as this one, such as the expert-parallel group, and so must
             order combined graphs alike; on all of its ranks, or on none.
         batch_dims: the dimension of the batch by name of argument ("x", "masks.0", "target"), 0 where not named; None:
-            every microbatch gets the whole, as it must for scalars and offsets.
+            every microbatch gets the whole, as it must for scalars and offsets. The same on all ranks.
         tied: parameters that are one although two ranks hold them, as "stage.name": ``{"3.head.weight":
             "0.embed.weight"}``, as ``ap.tied_parameters`` finds them. None: those that ``split`` has seen.
         fixed_sums: add up a stage's gradients in the order of microbatches, so that a schedule changes no bit of them,
@@ -75,8 +78,12 @@ class Pipeline:
         keep_outputs: also an attribute; ``outputs`` is what the last stage returned in the last step, on its rank.
         bucket_bytes: of sharded parameters gathered, or gradients reduced, in one message: see ``annopipe.bucket``.
         recompute: what backwards compute again instead of keeping it: as ``ap.trace`` takes it, for all stages, or a
-            mapping from stages to that, for these; the same on all ranks. A region has to be in one of the stages.
+            mapping from stages to that, for these and their copies; the same on all ranks. A region has to be in one of
+            the stages.
         spreads_lists: a stage that returns a list calls the next one with its elements, too.
+        nano_auxiliary: how what nano-batches give to ``ap.auxiliary_loss`` counts for their microbatch: "mean", each by
+            its share of the sequences, or "sum". What is trained is then the loss of each nano-batch, which is not
+            that of the microbatch where it is no sum over sequences; None refuses it.
         timeout: how long a rank waits for another, in messages and in the collectives of graphs, before all ranks stop
             and say what they waited for; then the connections of the groups are closed, and the ranks have to be
             started again. While stages are traced, the limit of the process group itself holds.
@@ -108,6 +115,7 @@ class Pipeline:
         keep_outputs: bool = False,
         recompute: StageRecompute = None,
         spreads_lists: bool = False,
+        nano_auxiliary: Literal["mean", "sum"] | None = None,
         timeout: timedelta = timedelta(minutes=5),
     ) -> None:
         check_kinds(stages, schedule, timeout, {"batch_dims": batch_dims, "tied": tied or {}})
@@ -118,18 +126,45 @@ class Pipeline:
         check_made(stages, schedule, rank, size)
         check_transport(schedule.placement, group)
         check_loss(loss_fn, timeout)
+        check_nano_auxiliary(nano_auxiliary)
         schedule.check()
         lowered = Schedule(with_messages(schedule.programs), schedule.name, schedule.operations)
         others = [plan_group] if plan_group is not None else []
-        choices = recompute_choices(recompute, lowered.placement.stages)
+        choices = recompute_choices(recompute, lowered.placement.weights_of)
         tied = noted_ties(modules.values()) if tied is None else tied
-        peers = Peers(group, others, timeout, facts_of(lowered, policy, tied, choices, bucket_bytes))
+        facts = facts_of(lowered, policy, tied, choices, bucket_bytes, batch_dims) | {
+            "nano_auxiliary": str(nano_auxiliary)
+        }
+        peers = Peers(group, others, timeout, facts)
         made = lowered, rank, peers, plan_group, loss_fn, policy, costs, choices, fixed_sums, bucket_bytes
         ties = TiedParameters(with_copies(tied, modules, schedule.placement), modules, schedule.placement, rank)
-        settings = Settings(*made, spreads_lists=spreads_lists)
+        settings = Settings(
+            *made, spreads_lists=spreads_lists, batch_dims=dict(batch_dims), nano_auxiliary=nano_auxiliary
+        )
         self._runner = Runner(settings, modules, ties, Messages(group, timeout))
         self._runner.keep_outputs = keep_outputs
         self._batch_dims = dict(batch_dims)
+
+    @classmethod
+    def from_config(cls, path: str | PathLike[str], stages: Sequence[nn.Module | None], **arguments: Any) -> "Pipeline":
+        """A pipeline with the schedule and the policy of a config that ``ap.tune`` or ``annopipe tune`` has saved.
+
+        Args:
+            path: of the config; its schedule is a file beside it.
+            stages: one module per stage; ``RunConfig.load(path).layers`` says which layers of the model each has.
+            arguments: the others of ``Pipeline``, such as ``loss_fn``.
+
+        Raises PipelineError for a config that cannot be read, or that computes layers again when no ``recompute`` says
+        how; and what ``Pipeline`` raises.
+        """
+        config = RunConfig.load(path)
+        if any(config.recomputed) and "recompute" not in arguments:
+            stage = next(stage for stage, count in enumerate(config.recomputed) if count)
+            raise PipelineError(
+                f"{path}: stage {stage} computes {config.recomputed[stage]} of its layers again: say how with "
+                f"recompute={{{stage}: ...}}, as regions or a budget, or recompute=None for none"
+            )
+        return cls(stages, config.schedule, **{"policy": config.policy, **arguments})
 
     @property
     def schedule(self) -> Schedule:

@@ -75,15 +75,20 @@ def _in_words(action: Action) -> str:
     '0SEND_F3 (stage 0, microbatch 3)'
     """
     parts = action.parts or (action,)
-    of = [f"stage {p.stage}" + ("" if p.microbatch is None else f", microbatch {p.microbatch}") for p in parts]
+    of = [
+        f"stage {part.stage}"
+        + ("" if part.microbatch is None else f", microbatch {part.microbatch}")
+        + (f" in {part.nano_batches} nano-batches" if part.nano_batches > 1 else "")
+        for part in parts
+    ]
     return f"{action} ({'; '.join(of)})"
 
 
 def _in_graph(node: fx.Node | None) -> str:
     if node is None:
         return ""
-    place, lane = meta.placement(node), meta.tag_lane(node)
-    region = place.region if place is not None else meta.tag_region(node)
+    place = meta.placement(node)
+    region, lane = (place.region, place.lane) if place is not None else (meta.tag_region(node), meta.tag_lane(node))
     launch = node if traits(node).launch else launch_of(node)
     group = find_group(group_name(launch)) if launch is not None else None
     waits = f", which waited for ranks {dist.get_process_group_ranks(group)} of all" if group is not None else ""

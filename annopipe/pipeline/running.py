@@ -11,13 +11,14 @@ from torch import nn
 from annopipe.graphs.stage_graphs import AUXILIARY_LOSS, LOSS
 from annopipe.ordering.plan import OverlapPlan
 from annopipe.pipeline.calls.microbatch_calls import Call
+from annopipe.pipeline.calls.names import accepted
 from annopipe.pipeline.calls.step_inputs import StepInputs, call_values, later_values
 from annopipe.pipeline.calls.step_results import in_order, of_last
 from annopipe.pipeline.checks import check_grad_mode, check_operations, check_scales, check_trains
 from annopipe.pipeline.evaluation import evaluation_mode
 from annopipe.pipeline.finding import Finder, ModuleStates
 from annopipe.pipeline.interpreter import Interpreter, Operation
-from annopipe.pipeline.preparing import Settings, accepted, prepare
+from annopipe.pipeline.preparing import Settings, prepare
 from annopipe.pipeline.ranks.messages import Messages
 from annopipe.pipeline.ranks.peers import Peers
 from annopipe.pipeline.stages.batch_loss import Scale

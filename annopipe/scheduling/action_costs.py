@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from annopipe.errors import CostError, ScheduleError
 from annopipe.scheduling.actions import COMPUTE, Action
+from annopipe.scheduling.lanes import check_lanes, lanes_text, of_lanes, whole
 from annopipe.scheduling.numbering import Numbering
 
 __all__ = ["ActionCosts", "PerStage", "table"]
@@ -17,8 +18,9 @@ PerStage = float | Sequence[float] | Callable[[int, int], float]
 
 _SINGLE = ("FB", "latency")
 _PER_STAGE = ("F", "I", "W", "B", "send", "activation", "kept_for_weight", "parameters")
-_NO_FUNCTION_EXPOSED = tuple(f"exposed {kind}" for kind in COMPUTE)
 _NO_FUNCTION = ("latency", "kept_for_weight", "activation", "parameters")
+_TABLES = ("exposed", "operations", "lanes", "communication")
+_FUNCTION_TABLES = ("exposed FB", "operations ", "lanes ")
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,8 +34,11 @@ class ActionCosts:
         B: time of the full backward, per stage; None is I + W.
         FB: time of a forward and a full backward as one combined graph: a number, or a function of the stage of the
             forward and the stage of the backward; None is the sum of F and B.
-        overlap: time of any combination, as a function of the action; it replaces `FB` where it does not return None.
-            Without it a combination other than one F with one B takes the sum of its parts.
+        lanes: time of what runs in several lanes, by name, per stage: "F/2" is a forward as two nano-batches, "F+F" two
+            forwards together, "F+B/2" a pair whose backward runs as two; the stage is that of the first in the name.
+        overlap: time of anything in several lanes, as a function of the action; it replaces `FB` and `lanes` where it
+            does not return None. Where nobody says, what runs as nano-batches takes the time of the whole, and a
+            combination other than one F with one B the sum of its parts.
         send: time for which a message occupies its link, per sending stage; a link is one direction between two ranks,
             and carries one message after the other.
         latency: time from the end of sending to arrival.
@@ -41,8 +46,14 @@ class ActionCosts:
         kept_for_weight: what stays from the end of I to the end of W, as a share of the activation, per stage (a number
             or one per stage); more than 1 where I leaves more than F did, as it does when it computes values again.
         parameters: memory that a stage's parameters and their gradients occupy all the time, per stage.
-        exposed: of the time of "F", "B", "I", "W" and "FB", the communication inside it that nothing hides, per stage
-            (a number or one per stage; that of "FB" also a function as `FB`).
+        exposed: of the time of "F", "B", "I", "W", "FB" and names as in `lanes`, the communication inside it that
+            nothing hides, per stage (a number or one per stage; that of "FB" also a function as `FB`). What the lanes
+            save, compared with one after the other, they hide, unless it is given.
+        communication: the communication inside "F", "B", "I", "W" and names as in `lanes`, hidden or not, per stage (a
+            number or one per stage); what is not given is what is exposed of it alone, a combination has that of its
+            parts.
+        inside: for anything in several lanes, how long communication is under way and how much of that nothing hides,
+            as a function of the action; it replaces `communication` and `exposed` where it does not return None.
         operations: time of UNSHARD, RESHARD, REDUCE_GRAD and of operations that users add, by kind; 0 when absent. A
             function gets microbatch 0 for what is done once per stage.
 
@@ -63,6 +74,9 @@ class ActionCosts:
     exposed: Mapping[str, float | Sequence[float] | Callable[[int, int], float]] = field(default_factory=dict)
     operations: Mapping[str, PerStage] = field(default_factory=dict)
     overlap: Callable[[Action], float | None] | None = None
+    lanes: Mapping[str, PerStage] = field(default_factory=dict)
+    communication: Mapping[str, float | Sequence[float]] = field(default_factory=dict)
+    inside: Callable[[Action], tuple[float, float] | None] | None = None
 
     def __post_init__(self) -> None:
         _check(self)
@@ -94,8 +108,8 @@ class ActionCosts:
         >>> costs.duration(Action.parse("(0F1;1B0)OVERLAP_F_B")), costs.duration(Action.parse("(0F1;1W0)OVERLAP"))
         (2.5, 2.0)
         """
-        if action.parts:
-            return self._combined(action)
+        if action.parts or action.nano_batches > 1:
+            return self._in_lanes(action)
         kind, stage, microbatch = action.kind, action.stage, action.microbatch or 0
         if kind == "B" and self.B is None:
             return _at(self.I, "I", stage, microbatch) + _at(self.W, "W", stage, microbatch)
@@ -115,7 +129,57 @@ class ActionCosts:
         return _number(self.parameters, "parameters", stage)
 
     def exposed_of(self, action: Action) -> float:
-        """The communication inside an action that nothing hides."""
+        """The communication inside an action that nothing hides.
+
+        >>> costs = table(F=1.0, exposed={"F": 0.4}, lanes={"F/2": 0.75})
+        >>> costs.exposed_of(Action.parse("0F0")), round(costs.exposed_of(Action.parse("0F0/2")), 3)
+        (0.4, 0.15)
+        """
+        inside = self._inside(action)
+        if inside is not None:
+            return inside[1]
+        name, first = lanes_text(action), of_lanes(action)
+        if name in self.exposed:
+            return _number(cast("float | Sequence[float]", self.exposed[name]), f"exposed {name}", first.stage)
+        if not name or (action == whole(action) and name not in self.lanes):
+            return self._exposed_of_whole(action)
+        singles = [whole(part) for part in action.parts or (action,)]
+        if name not in self.lanes and len(singles) > 1:
+            return min(self.exposed_of(whole(action)), self.duration(action))
+        saved = sum(map(self.duration, singles)) - self.duration(action)
+        return max(0.0, min(sum(map(self._exposed_of_whole, singles)) - saved, self.duration(action)))
+
+    def communication_of(self, action: Action) -> float:
+        """The communication inside an action, hidden or not.
+
+        >>> costs = table(F=1.0, exposed={"F": 0.4}, communication={"F/2": 0.5})
+        >>> costs.communication_of(Action.parse("0F0")), costs.communication_of(Action.parse("0F0/2"))
+        (0.4, 0.5)
+        """
+        inside = self._inside(action)
+        if inside is not None:
+            return inside[0]
+        name, first = lanes_text(action), of_lanes(action)
+        if name in self.communication:
+            return _number(self.communication[name], f"communication {name}", first.stage)
+        if action.parts:
+            return sum(map(self.communication_of, action.parts))
+        if action.nano_batches > 1:
+            return self.communication_of(whole(action))
+        if action.kind in self.communication:
+            return _number(self.communication[action.kind], f"communication {action.kind}", action.stage)
+        return self._exposed_alone(action.kind, action.stage)
+
+    def _inside(self, action: Action) -> tuple[float, float] | None:
+        if self.inside is None or not (action.parts or action.nano_batches > 1):
+            return None
+        found = self.inside(action)
+        if found is None:
+            return None
+        everything, exposed = found
+        return _checked(everything, f"communication of {action}"), _checked(exposed, f"exposed {action}")
+
+    def _exposed_of_whole(self, action: Action) -> float:
         pair = sorted(action.parts, key=lambda part: part.kind, reverse=True)
         of_pair = self.exposed.get("FB") if [part.kind for part in pair] == ["F", "B"] else None
         if callable(of_pair):
@@ -141,10 +205,15 @@ class ActionCosts:
                     "all stages, or one for each"
                 )
 
-    def _combined(self, action: Action) -> float:
+    def _in_lanes(self, action: Action) -> float:
         found = self.overlap(action) if self.overlap else None
         if found is not None:
             return _checked(found, str(action))
+        name, first = lanes_text(action), of_lanes(action)
+        if name in self.lanes:
+            return _at(self.lanes[name], f"lanes {name}", first.stage, first.microbatch or 0)
+        if not action.parts:
+            return self.duration(whole(action))
         kinds = sorted(part.kind for part in action.parts)
         if self.FB is not None and kinds == ["B", "F"]:
             if not callable(self.FB):
@@ -206,25 +275,43 @@ def _checked(value: object, name: str) -> float:
 
 
 def _check(costs: ActionCosts) -> None:
-    for name in ("exposed", "operations"):
+    for name in _TABLES:
         if not isinstance(getattr(costs, name), Mapping):
             raise CostError(
                 f"{name} is {getattr(costs, name)!r}: give a mapping of kinds to times, such as {{'F': 0.1}}"
             )
-    unknown = sorted(set(costs.exposed) - {*COMPUTE, "FB"})
-    if unknown:
-        raise CostError(f"exposed names {unknown[0]!r}; it knows F, B, I, W and FB")
-    for name in costs.operations:
-        _refuse_no_operation(name)
-    if costs.overlap is not None and not callable(costs.overlap):
-        raise CostError(f"overlap is {costs.overlap!r}: give a function of the action; FB= takes a number too")
+    _check_names(costs)
+    for name in ("overlap", "inside"):
+        given = getattr(costs, name)
+        if given is not None and not callable(given):
+            more = "; FB= and lanes= take numbers too" if name == "overlap" else ""
+            raise CostError(f"{name} is {given!r}: give a function of the action{more}")
     for name, value in _named(costs).items():
-        function = callable(value) and name not in _NO_FUNCTION and name not in _NO_FUNCTION_EXPOSED
+        function = callable(value) and _takes_function(name)
         if function or (value is None and name in ("B", "FB")):
             continue
         several = isinstance(value, Sequence) and not isinstance(value, str) and name not in _SINGLE
         for number in value if several else (value,):
             _checked(number, name)
+
+
+def _takes_function(name: str) -> bool:
+    table, _, entry = name.partition(" ")
+    return name.startswith(_FUNCTION_TABLES) if entry else table not in _NO_FUNCTION
+
+
+def _check_names(costs: ActionCosts) -> None:
+    """What stands in tables: kinds, what runs in lanes, operations."""
+    for table_name, plain in (("exposed", (*COMPUTE, "FB")), ("communication", COMPUTE), ("lanes", ())):
+        for name in getattr(costs, table_name):
+            if name in plain:
+                continue
+            if not isinstance(name, str) or (plain and not set(name) & set("/+")):
+                known = f"{', '.join(plain[:-1])} and {plain[-1]}" if plain else "names of lanes"
+                raise CostError(f"{table_name} names {name!r}; it knows {known}")
+            check_lanes(name, table_name)
+    for name in costs.operations:
+        _refuse_no_operation(name)
 
 
 def _refuse_no_operation(name: str) -> None:
@@ -240,5 +327,6 @@ def _refuse_no_operation(name: str) -> None:
 def _named(costs: ActionCosts) -> dict[str, Any]:
     """Everything that holds numbers, by the name that messages use."""
     named = {name: getattr(costs, name) for name in (*_SINGLE, *_PER_STAGE)}
-    named |= {f"exposed {kind}": value for kind, value in costs.exposed.items()}
-    return named | {f"operations {kind}": value for kind, value in costs.operations.items()}
+    for table_name in _TABLES:
+        named |= {f"{table_name} {kind}": value for kind, value in getattr(costs, table_name).items()}
+    return named

@@ -169,7 +169,7 @@ class Tables:
             operation, parts = operations.get(action.kind), self.parts.get(number, ())
             if operation:
                 self._fill_operation(number, action, operation)
-            elif parts and self._costs.FB is None and self._costs.overlap is None:
+            elif parts and not (self._costs.FB is not None or self._costs.overlap or self._costs.lanes):
                 self.durations[number] = sum([self.durations[part] for part in parts])
             else:
                 self.durations[number] = self._costs.duration(action)

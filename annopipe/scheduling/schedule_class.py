@@ -13,6 +13,7 @@ from annopipe.scheduling.action_costs import ActionCosts
 from annopipe.scheduling.actions import Action
 from annopipe.scheduling.checking.checker import check
 from annopipe.scheduling.lowering.passes import lower
+from annopipe.scheduling.nano_batching.record import NanoBatching
 from annopipe.scheduling.operations import Operation
 from annopipe.scheduling.placement import Placement
 from annopipe.scheduling.programs import Programs
@@ -27,6 +28,12 @@ __all__ = ["Schedule"]
 class Schedule:
     """One list of actions per rank; it never changes.
 
+    Attributes:
+        programs: the actions as numbers.
+        name: what pictures and tables call it.
+        operations: what its operations of users need.
+        nano_batching: why it has its nano-batches, or none, where ``ap.with_nano_batches`` chose them.
+
     >>> from annopipe.scheduling import placement
     >>> schedule = Schedule.of(placement.linear(2), 1, [["0F0", "0B0"], ["1F0", "1B0"]])
     >>> [str(action) for action in schedule.ranks[1]]
@@ -36,6 +43,7 @@ class Schedule:
     programs: Programs
     name: str = field(default="", compare=False)
     operations: tuple[Operation, ...] = ()
+    nano_batching: NanoBatching | None = field(default=None, compare=False)
 
     @classmethod
     def of(
@@ -125,7 +133,7 @@ class Schedule:
         ['0F0', '0SEND_F0', '0RECV_B0', '0B0']
         """
         lowered = lower(self.programs, parameters=parameters, max_active=max_active, rendezvous=rendezvous)
-        return Schedule(lowered, self.name, self.operations)
+        return Schedule(lowered, self.name, self.operations, self.nano_batching)
 
     def __repr__(self) -> str:
         kinds = Counter(self.programs.numbering.kind(number) for program in self.programs.ranks for number in program)

@@ -16,7 +16,7 @@ __all__ = ["shared_out"]
 
 _DIVIDED = ("F", "I", "W", "B", "FB", "activation", "parameters")
 _KEPT = ("send", "kept_for_weight")
-_TABLES = ("exposed", "operations")
+_TABLES = ("exposed", "operations", "lanes", "communication")
 
 
 def shared_out(costs: ActionCosts, placement: Placement) -> ActionCosts:

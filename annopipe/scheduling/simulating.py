@@ -54,6 +54,7 @@ def rank_programs(
     costs.refuse_other_stages(programs.numbering)
     tables = Tables(programs, costs, operations)
     placement, numbering = programs.placement, programs.numbering
+    inside = _Inside(numbering, costs)
     return RankPrograms(
         ranks=tables.ranks,
         durations=tables.durations,
@@ -68,7 +69,8 @@ def rank_programs(
         at_start=tables.at_start,
         at_end=tables.at_end,
         parameters=[_parameters(placement, costs, rank) for rank in range(placement.ranks)],
-        exposed=_Exposed(numbering, costs).seconds if costs.exposed else None,
+        exposed=inside.exposed if costs.exposed or costs.inside else None,
+        communication=inside.communication if costs.exposed or costs.communication or costs.inside else None,
         name=name,
     )
 
@@ -107,10 +109,14 @@ def _shade(placement: Placement, stage: int) -> int:
 
 
 @dataclass(frozen=True)
-class _Exposed:
+class _Inside:
     numbering: Numbering
     costs: ActionCosts
 
-    def seconds(self, number: int) -> float:
+    def exposed(self, number: int) -> float:
         """The communication inside an action that nothing hides."""
         return self.costs.exposed_of(self.numbering.action(number))
+
+    def communication(self, number: int) -> float:
+        """The communication inside an action, hidden or not."""
+        return self.costs.communication_of(self.numbering.action(number))

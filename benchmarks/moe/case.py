@@ -27,6 +27,7 @@ class MoeCase:
     network: what carries messages between the ranks of an expert group.  rate_bytes_per_s: its bandwidth.
     schedules, eager: names of schedules, on our runtime and on torch.distributed.pipelining's.
     attaches: whether the eager ones run once more, with ``ap.attach``.
+    nano_batches: above 1, our schedules run once more, with microbatches in so many parts where that pays.
     rounds: how often each runs, in alternation.
     """
 
@@ -45,11 +46,12 @@ class MoeCase:
     schedules: tuple[str, ...] = ("1f1b", "interleaved-1f1b", "interleaved-zb", "zbv", "dualpipev")
     eager: tuple[str, ...] = EAGER
     attaches: bool = False
+    nano_batches: int = 1
     rounds: int = 5
 
     def __post_init__(self) -> None:
         sizes = ("pipeline_ranks", "expert_ranks", "layers", "microbatches", "rows", "width", "top_k", "rounds")
-        for name in sizes:
+        for name in (*sizes, "nano_batches"):
             if getattr(self, name) < 1:
                 raise CostError(f"{name}={getattr(self, name)}: give at least 1")
         if self.layers % 2:
@@ -63,6 +65,11 @@ class MoeCase:
             raise CostError("the rate and the ratio of computation to communication are positive")
         if not self.paced and self.pipeline_ranks > 1:
             raise CostError("real computation is measured with 1 pipeline rank, which holds all stages")
+        if self.nano_batches > 1 and (not self.paced or self.rows % self.nano_batches):
+            raise CostError(
+                f"nano_batches={self.nano_batches}: they are measured with paced computation, and equal parts of "
+                f"microbatches of {self.rows} rows"
+            )
         if self.paced and self.expert_ranks < 2:
             raise CostError("computation is paced against communication: give at least 2 expert ranks")
 

@@ -3,6 +3,7 @@
 annopipe bench moe                      PP 2 x EP 2 and PP 4 x EP 2, paced: some minutes
 annopipe bench moe --quick              PP 2 x EP 2, a few microbatches
 annopipe bench moe --real               real computation, 2 ranks share the experts of both stages
+annopipe bench moe --nano-batches 2     dualpipev (or --schedule) with nano-batches against without, by phase
 """
 
 import contextlib
@@ -38,6 +39,9 @@ _RATE = {False: "100mbit", True: "400mbit"}  # of a real run: all-to-alls about 
 @click.option("--schedule", "schedules", multiple=True, help=f"Repeatable; {', '.join(MoeCase.schedules)} by default.")
 @click.option("--eager", multiple=True, type=click.Choice(EAGER), help="Repeatable; all by default.")
 @click.option("--attach", "attaches", is_flag=True, help="The eager ones once more, with one line: ap.attach.")
+@click.option(
+    "--nano-batches", type=click.IntRange(2), help="Our schedules once more, dualpipev by default, with so many."
+)
 @click.option("--policy", default=MoeCase.policy, show_default=True, help="How combined graphs are ordered.")
 @click.option("--ratio", default=MoeCase.ratio, show_default=True, help="Paced computation over communication.")
 @click.option("--rate", help="Of the medium that an expert group shares; 100mbit by default, 400mbit with --real.")
@@ -81,15 +85,16 @@ def run_case(case: MoeCase, progress: Callable[[str], None]) -> dict[str, Any]:
 
 
 def _cases(options: dict[str, Any]) -> list[MoeCase]:
-    quick, real = options["quick"], options["real"]
+    quick, real, nano = options["quick"], options["real"], options["nano_batches"]
     base = MoeCase(
         expert_ranks=options["expert_ranks"],
         policy=options["policy"],
         ratio=options["ratio"],
         rate_bytes_per_s=rate_bytes_per_s(options["rate"] or _RATE[real]),
-        schedules=options["schedules"] or MoeCase.schedules,
-        eager=options["eager"] or MoeCase.eager,
+        schedules=options["schedules"] or (("dualpipev",) if nano else MoeCase.schedules),
+        eager=options["eager"] or (() if nano else MoeCase.eager),
         attaches=options["attaches"],
+        nano_batches=nano or 1,
         rounds=1 if quick else options["rounds"],
     )
     base = dataclasses.replace(base, network=_network(options["network"]))

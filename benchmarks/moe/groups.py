@@ -17,6 +17,7 @@ from benchmarks.moe.pacing import Paces, computed
 __all__ = ["Groups", "hand_over_s", "measured_paces", "start_groups"]
 
 _ROUNDS = 9
+_IN_A_ROW = 4  # transfers: the first bytes after a pause go through a limited network faster
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +51,12 @@ def measured_paces(case: MoeCase, groups: Groups) -> tuple[float, Paces]:
     """
     rows = torch.zeros(case.rows * case.top_k, case.width)
     weight = torch.zeros(case.width)
-    share = torch.full((case.expert_ranks,), len(rows) // case.expert_ranks)
-    moved_s = _slowest(lambda: exchange(rows, share, share, len(rows), groups.experts))
+    moved_s = _transfer_s(rows, groups, _IN_A_ROW)
+    latency_s = 0.0
+    if case.nano_batches > 1:
+        share = 1.0 / case.nano_batches
+        part_s = _transfer_s(rows[: len(rows) // case.nano_batches], groups, _IN_A_ROW * case.nano_batches)
+        latency_s = min(moved_s, max(0.0, (part_s - share * moved_s) / (1.0 - share)))
     asked_s = case.ratio * moved_s * TRANSFERS / STRETCHES
 
     def in_a_row() -> None:
@@ -60,7 +65,19 @@ def measured_paces(case: MoeCase, groups: Groups) -> tuple[float, Paces]:
                 computed(rows, weight, asked_s)
 
     stretch_s = _slowest(in_a_row) / STRETCHES
-    return asked_s, Paces(stretch_s, moved_s)
+    return asked_s, Paces(stretch_s, moved_s, asked_s, len(rows), latency_s)
+
+
+def _transfer_s(rows: torch.Tensor, groups: Groups, count: int) -> float:
+    """What an exchange of so many rows takes, as one of several in a row."""
+    ranks = dist.get_world_size(groups.experts)
+    share = torch.full((ranks,), len(rows) // ranks)
+
+    def in_a_row() -> None:
+        for _ in range(count):
+            exchange(rows, share, share, len(rows), groups.experts)
+
+    return _slowest(in_a_row) / count
 
 
 def hand_over_s(case: MoeCase, groups: Groups) -> float:

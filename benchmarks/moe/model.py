@@ -24,31 +24,32 @@ TRANSFERS = 4
 class PacedBlock(nn.Module):
     """A transformer block with experts whose rows really go to the other ranks and back, evenly.
 
-    seconds: what attention takes, and what the experts take, each way.
+    seconds: what attention takes, and what the experts take, each way, for a whole microbatch.
     """
 
-    send: Tensor
+    one_each: Tensor
 
     def __init__(self, case: MoeCase, seconds: float, group: dist.ProcessGroup) -> None:
         super().__init__()
         self.attention = nn.Parameter(torch.zeros(case.width))
         self.experts = nn.Parameter(torch.zeros(case.width))
-        self.rows, self.top_k, self.seconds, self.group = case.rows * case.top_k, case.top_k, seconds, group
-        ranks = dist.get_world_size(group)
-        self.register_buffer("send", torch.full((ranks,), self.rows // ranks))
+        self.rows, self.top_k, self.seconds, self.group = case.rows, case.top_k, seconds, group
+        self.register_buffer("one_each", torch.ones(dist.get_world_size(group), dtype=torch.int64))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Rows to rows, [rows, width]."""
+        """Rows to rows, [rows, width]; a nano-batch has fewer of them."""
+        seconds = self.seconds * len(x) / self.rows
+        total = len(x) * self.top_k
         with ap.region("attention"):
-            x = computed(x, self.attention, self.seconds)
+            x = computed(x, self.attention, seconds)
         with ap.region("router"):
-            rows = x.repeat(self.top_k, 1)
+            rows, send = x.repeat(self.top_k, 1), self.one_each * (total // len(self.one_each))
         with ap.comm("dispatch"):
-            rows = exchange(rows, self.send, self.send, self.rows, self.group)
+            rows = exchange(rows, send, send, total, self.group)
         with ap.region("experts"):
-            rows = computed(rows, self.experts, self.seconds)
+            rows = computed(rows, self.experts, seconds)
         with ap.comm("combine"):
-            rows = exchange(rows, self.send, self.send, self.rows, self.group)
+            rows = exchange(rows, send, send, total, self.group)
         with ap.region("unpermute"):
             return x + rows.view(self.top_k, *x.shape).mean(0)
 

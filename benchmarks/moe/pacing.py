@@ -35,23 +35,35 @@ def computed(x: Tensor, weight: Tensor, seconds: float) -> Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Paces:
-    """What was measured of a paced model: a stretch of computation, and a transfer."""
+    """What was measured of a paced model: a stretch of computation, and a transfer, of a whole microbatch.
+
+    asked_s: what a stretch asked for.  transfer_rows: how many rows a transfer had.  latency_s: the part of a transfer
+    that does not depend on how many.
+    """
 
     stretch_s: float
     transfer_s: float
+    asked_s: float = 0.0
+    transfer_rows: int = 0
+    latency_s: float = 0.0
 
     def costs(self, graph: StageGraph) -> NodeCosts:
-        """What the nodes of a graph take: stretches and transfers are all alike, the rest takes no time."""
+        """What the nodes of a graph take: stretches and transfers by their share of a microbatch, others no time."""
         place(graph)
         seconds: dict[str, float] = {}
-        launches: dict[str, float] = {}
+        latency: dict[str, float] = {}
+        issue: dict[str, float] = {}
         for node in body(graph.graph):
             at = meta.placed(node)
-            seconds[at.key] = self.stretch_s if node.target is _PACE else 0.0
+            seconds[at.key] = 0.0
+            if node.target is _PACE:
+                asked = cast(float, node.args[1])
+                seconds[at.key] = self.stretch_s * (asked / self.asked_s if self.asked_s else 1.0)
             if at.kind == "launch":
-                seconds[at.key] = self.transfer_s
-                launches[at.key] = 0.0
-        return NodeCosts(seconds, launches, launches, source="paced")
+                share = meta.value(node).shape[0] / self.transfer_rows if self.transfer_rows else 1.0
+                seconds[at.key] = self.latency_s + (self.transfer_s - self.latency_s) * share
+                latency[at.key], issue[at.key] = self.latency_s, 0.0
+        return NodeCosts(seconds, latency, issue, source="paced")
 
 
 @torch.library.custom_op("annopipe_bench::pace", mutates_args=())

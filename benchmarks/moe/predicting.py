@@ -32,10 +32,9 @@ class Predictor:
         """The graphs of all stages; middle ones are alike."""
         return {stage: found for stage, (found, _) in self._stages(schedule).items()}
 
-    def timeline(self, schedule: ap.Schedule, costs: StageNodeCosts) -> ap.Timeline:
-        """The simulated step."""
-        action_costs = ap.costs.actions(self.graphs(schedule), costs, self._case.policy, latency=self._hand_over_s)
-        return ap.simulate(schedule, action_costs)
+    def action_costs(self, schedule: ap.Schedule, costs: StageNodeCosts) -> ap.ActionCosts:
+        """What the actions of a schedule take."""
+        return ap.costs.actions(self.graphs(schedule), costs, self._case.policy, latency=self._hand_over_s)
 
     def measured(self, schedule: ap.Schedule) -> dict[int, ap.NodeCosts]:
         """Node costs of every stage by measurement, once for stages that are alike; all ranks measure together."""

@@ -12,6 +12,10 @@ _HEADERS = (
     *("runtime", "schedule", "ms", "spread", "simulated", "ms/simulated", "bubble"),
     *("over eager", "over best eager"),
 )
+_NANO_HEADERS = (
+    *("phase", "ms without", "simulated", "ms/simulated", "ms with", "simulated", "ms/simulated"),
+    *("exposed without", "exposed with", "hidden"),
+)
 _NETWORKS = {
     "namespaces": "network namespaces, a medium of {rate:g} MB/s for each expert group",
     "emulated": "emulated all-to-alls, {rate:g} MB/s for each expert group",
@@ -21,7 +25,7 @@ _NETWORKS = {
 
 def table(results: list[dict[str, Any]]) -> str:
     """A table for each case, with two lines before it."""
-    return "\n\n".join(f"{_about(result)}\n{_rows(result)}" for result in results)
+    return "\n\n".join("\n\n".join([f"{_about(result)}\n{_rows(result)}", *_nano(result)]) for result in results)
 
 
 def _about(result: dict[str, Any]) -> str:
@@ -57,6 +61,44 @@ def _rows(result: dict[str, Any]) -> str:
         for row in result["rows"]
     ]
     return tabulate(rows, headers=_HEADERS, disable_numparse=True)
+
+
+def _nano(result: dict[str, Any]) -> list[str]:
+    """A table for each schedule that ran with nano-batches, too: its phases without and with them, ranks added up."""
+    found = []
+    for entry in result["nano_batches"]:
+        rows = [_phase(phase["phase"], [phase]) for phase in entry["phases"]]
+        alone = [phase for phase in entry["phases"] if phase["phase"] != "steady state"]
+        rows.append(_phase("warm-up and cool-down", alone))
+        exposed = sum(phase["before"]["exposed_s"] for phase in alone)
+        bound = ""
+        if exposed:
+            share = max(0.0, 1.0 - entry["least_exposed_s"] / exposed)
+            bound = f"\nmicrobatches that run alone, as nano-batches, can hide at most {share:.0%} of that"
+        about = f"{entry['with']} beside {entry['schedule']}: {entry['reason']}"
+        found.append(f"{about}\n{tabulate(rows, headers=_NANO_HEADERS, disable_numparse=True)}{bound}")
+    return found
+
+
+def _phase(name: str, phases: list[dict[str, Any]]) -> list[str]:
+    before, after = (
+        {
+            what: sum(phase[when][what] for phase in phases)
+            for what in ("measured_s", "simulated_s", "exposed_s", "hidden_s")
+        }
+        for when in ("before", "after")
+    )
+    times = [
+        cell
+        for own in (before, after)
+        for cell in (_ms(own["measured_s"]), _ms(own["simulated_s"]), _ratio(own["measured_s"], own["simulated_s"]))
+    ]
+    hidden = f"{1.0 - after['exposed_s'] / before['exposed_s']:.0%}" if before["exposed_s"] else ""
+    return [name, *times, _ms(before["exposed_s"]), _ms(after["exposed_s"]), hidden]
+
+
+def _ratio(measured_s: float, simulated_s: float) -> str:
+    return f"{measured_s / simulated_s:.3f}" if simulated_s else ""
 
 
 def _ms(seconds: float) -> str:

@@ -13,6 +13,7 @@ from annopipe.ordering.combining import StageNodeCosts
 from benchmarks import eager_runtime
 from benchmarks.moe.case import MoeCase
 from benchmarks.moe.groups import Groups
+from benchmarks.moe.marks import Clock, marked
 from benchmarks.moe.model import example_input, mean_square, stage_module
 
 __all__ = ["Step", "eager_step", "our_step", "schedule_of", "stages_of"]
@@ -20,10 +21,11 @@ __all__ = ["Step", "eager_step", "our_step", "schedule_of", "stages_of"]
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A step, and the modules of this rank, whose gradients it adds to."""
+    """A step, and the modules of this rank, whose gradients it adds to; a clock where its phases are measured."""
 
     run: Callable[[], Any]
     modules: Sequence[nn.Module]
+    clock: Clock | None = None
 
 
 def schedule_of(name: str, case: MoeCase) -> ap.Schedule:
@@ -42,7 +44,10 @@ def stages_of(schedule: ap.Schedule, case: MoeCase, seconds: float, groups: Grou
 def our_step(
     schedule: ap.Schedule, modules: dict[int, nn.Module], case: MoeCase, groups: Groups, costs: StageNodeCosts
 ) -> Step:
-    """A step of ``ap.Pipeline``, prepared."""
+    """A step of ``ap.Pipeline``, prepared; with a clock where nano-batches are looked at."""
+    clock = Clock() if case.nano_batches > 1 else None
+    if clock is not None:
+        schedule = marked(schedule)
     stages = [modules.get(stage) for stage in range(schedule.placement.stages)]
     pipe = ap.Pipeline(
         stages,
@@ -53,9 +58,14 @@ def our_step(
         costs=costs,
         plan_group=groups.experts,
     )
+    if clock is not None:
+        clock.attach(pipe)
     inputs, target = _batch(case)
     pipe.prepare(inputs, target=target)
-    return Step(lambda: pipe.step(inputs, target=target), list(modules.values()))
+    run = partial(pipe.step, inputs, target=target)
+    if clock is None:
+        return Step(run, list(modules.values()))
+    return Step(partial(clock.started, run), list(modules.values()), clock)
 
 
 def eager_step(

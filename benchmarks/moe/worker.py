@@ -20,6 +20,7 @@ from benchmarks.launch import end_rank
 from benchmarks.moe.case import MoeCase
 from benchmarks.moe.gradients import Fingerprints, differing, fingerprints, gathered
 from benchmarks.moe.groups import Groups, hand_over_s, measured_paces, start_groups
+from benchmarks.moe.nano import Moments, chosen, least_exposed_s, phase_rows
 from benchmarks.moe.predicting import Predictor
 from benchmarks.moe.steps import Step, eager_step, our_step, schedule_of, stages_of
 
@@ -54,14 +55,27 @@ def measure_case(case: MoeCase, groups: Groups) -> dict[str, Any]:
     predictor = Predictor(case, groups, seconds, handed_s)
     steps: _Steps = {}
     simulated: dict[str, ap.Timeline] = {}
+    nano: list[dict[str, Any]] = []
     for name in case.schedules:
         _progress(f"preparing {name}")
         schedule = schedule_of(name, case)
         costs = paces.costs if case.paced else predictor.measured(schedule)
-        modules = stages_of(schedule, case, seconds, groups)
-        steps["annopipe", name] = our_step(schedule, modules, case, groups, costs)
-        if dist.get_rank() == 0:
-            simulated[name] = predictor.timeline(schedule, costs)
+        action_costs = predictor.action_costs(schedule, costs) if dist.get_rank() == 0 else None
+        variants = {name: schedule}
+        if case.nano_batches > 1:
+            _progress(f"choosing nano-batches for {name}")
+            split, reason = chosen(schedule, action_costs, case)
+            variants[split.name] = split
+            nano.append({"schedule": name, "with": split.name, "reason": reason})
+            if action_costs is not None:
+                nano[-1]["least_exposed_s"] = least_exposed_s(
+                    schedule, predictor.graphs(schedule), costs, case.nano_batches
+                )
+        for own, variant in variants.items():
+            modules = stages_of(variant, case, seconds, groups)
+            steps["annopipe", own] = our_step(variant, modules, case, groups, costs)
+            if action_costs is not None:
+                simulated[own] = ap.simulate(variant, action_costs)
     for name in case.eager:
         modules = stages_of(schedule_of(name, case), case, seconds, groups)
         steps["eager", name] = eager_step(name, modules, case, groups)
@@ -70,24 +84,34 @@ def measure_case(case: MoeCase, groups: Groups) -> dict[str, Any]:
         costs = paces.costs if case.paced else predictor.measured(schedule)
         modules = stages_of(schedule, case, seconds, groups)
         steps["attached", name] = eager_step(name, modules, case, groups, costs)
-    times, wrong = _alternated(steps, case.rounds, groups)
+    moments: dict[str, Moments] = {own: [] for _, own in steps}
+    times, wrong = _alternated(steps, case.rounds, groups, moments)
+    for entry in nano:
+        both = {"before": entry["schedule"], "after": entry["with"]}
+        timelines = {when: simulated[own] for when, own in both.items() if own in simulated}
+        entry["phases"] = phase_rows(timelines, {when: moments[own] for when, own in both.items()}, case.pipeline_ranks)
     rows = [_row(runtime, name, found, simulated) for (runtime, name), found in times.items()]
     return {
         "case": json.loads(case.to_json()),
         "cores": len(os.sched_getaffinity(0)),
         "transfer_s": paces.transfer_s,
+        "transfer_latency_s": paces.latency_s,
         "stretch_s": paces.stretch_s,
         "hand_over_s": handed_s,
         "gradients_agree": not wrong,
         "gradients_differ": wrong,
         "rows": rows,
+        "nano_batches": nano,
     }
 
 
 def _alternated(
-    steps: _Steps, rounds: int, groups: Groups
+    steps: _Steps, rounds: int, groups: Groups, moments: dict[str, Moments]
 ) -> tuple[dict[tuple[str, str], list[float]], dict[str, list[str]]]:
-    """Seconds of every step in every round; and which of its gradients are not those of the first step, by step."""
+    """Seconds of every step in every round; and which of its gradients are not those of the first step, by step.
+
+    Notes when the phases of steps with a clock ended.
+    """
     times: dict[tuple[str, str], list[float]] = {key: [] for key in steps}
     first: Fingerprints = {}
     wrong: dict[str, list[str]] = {}
@@ -100,6 +124,8 @@ def _alternated(
             wrong[name] = different
         if number >= 0:
             times[key].append(taken.clock_s)
+            if (clock := steps[key].clock) is not None:
+                moments[key[1]].append((clock.warmed_up_s, clock.not_steady_s, taken.clock_s))
     return times, wrong
 
 

@@ -131,6 +131,7 @@ def test_different_gradients_are_shown_in_the_table() -> None:
     ours = {"runtime": "annopipe", "schedule": "zbv", "bubble": 0.25, **times}
     eager = {**ours, "runtime": "eager", "measured_s": 3.0, "simulated_s": None, "bubble": None}
     found = {"case": json.loads(MoeCase().to_json()), "transfer_s": 0.02, "stretch_s": 0.01, "gradients_agree": False}
+    found["nano_batches"] = []
     found["gradients_differ"] = {"eager zbv": ["expert rank 0 1.attention", "expert rank 0 1.experts"]}
     text = table([{**found, "rows": [ours, eager]}])
     assert "all-to-all 20.0 ms, stretch of computation 10.0 ms; GRADIENTS DIFFER: eager zbv (" in text

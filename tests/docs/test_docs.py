@@ -15,6 +15,7 @@ from tools.pages import Block, blocks, commands, matches, run_python
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "schedules.md"
 PIPELINE = ROOT / "docs" / "pipeline.md"
+TUNING = ROOT / "docs" / "tuning.md"
 GALLERY = ROOT / "docs" / "schedule_gallery.md"
 README = ROOT / "README.md"
 
@@ -32,7 +33,7 @@ def chapter_of_the_readme(name: str) -> str:
 
 
 PAGES = {
-    **{path.name: path.read_text(encoding="utf-8") for path in (GUIDE, PIPELINE)},
+    **{path.name: path.read_text(encoding="utf-8") for path in (GUIDE, PIPELINE, TUNING)},
     **{f"README.md, {name}": chapter_of_the_readme(name) for name in ("Schedules", "Training")},
 }
 

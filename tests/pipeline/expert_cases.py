@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 import annopipe as ap
 from annopipe.models import DeepSeekV3Config, DeepSeekV3Stage
+from tests.pipeline.nano_batching import nano_batched
 from tests.pipeline.trial import close, refused, run_cases
 
 # The first block is dense: a stage without experts beside stages with them.
@@ -37,9 +38,19 @@ def stage_of(index, stages, group, config):
     return DeepSeekV3Stage(config, layers, group, embed=first, head=last, dtype=torch.float64)
 
 
-def compare(groups, name, microbatches=4, config=CONFIG, bias=None, policy="auto", lengths=((6, 6),), recompute=None):
+def compare(
+    groups,
+    name,
+    microbatches=4,
+    config=CONFIG,
+    bias=None,
+    policy="auto",
+    lengths=((6, 6),),
+    recompute=None,
+    change=lambda schedule: schedule,
+):
     """Steps of both, with `bias` on the choice of experts; each step with the two pipelines' lengths of sequence."""
-    schedule = ap.schedule(name, ranks=2, microbatches=microbatches)
+    schedule = change(ap.schedule(name, ranks=2, microbatches=microbatches))
     stages = schedule.placement.stages
     rank = dist.get_rank(groups.pipeline)
     held = schedule.placement.rank_of
@@ -107,6 +118,14 @@ def combined_graphs_hide_communication_and_change_nothing():
     assert pipe.plans()
 
 
+def nano_batches_hide_communication_and_change_nothing():
+    config = dataclasses.replace(CONFIG, layers=4)
+    for name in ("dualpipev", "zbv"):
+        lengths = ((6, 6), (6, 8)) if name == "dualpipev" else ((6, 6),)
+        pipe = compare(groups(), name, 5, config=config, policy="list", lengths=lengths, change=nano_batched)
+        assert any(len(part) == 3 for parts in pipe.plans() for part in parts)
+
+
 def experts_are_computed_again_inside_combined_graphs():
     """On the stages that have experts, from what came over the network once."""
     config = dataclasses.replace(CONFIG, layers=4)
@@ -150,6 +169,7 @@ CASES = (
     pipelines_that_share_experts_have_to_call_alike,
     experts_are_shared_inside_a_pipeline,
     combined_graphs_hide_communication_and_change_nothing,
+    nano_batches_hide_communication_and_change_nothing,
     experts_are_computed_again_inside_combined_graphs,
     a_rank_may_receive_no_token,
 )

@@ -79,16 +79,17 @@ class Kept:
     def __enter__(self):
         own = self
 
-        def finish(stage, kind, microbatch, result):
-            own._finish(stage, kind, microbatch, result)
+        def finish(stage, kind, microbatch, results):
+            found = own._finish(stage, kind, microbatch, results)
             own.stages[stage.index] = stage
             if kind in ("B", "W"):
                 del own.now[stage.index, microbatch]
-                return
+                return found
             size = own.size(stage, microbatch)
             own.now[stage.index, microbatch] = size
             own.after[kind].setdefault(stage.index, set()).add(size)
             own.most = max(own.most, sum(own.now.values()))
+            return found
 
         self._patch = unittest.mock.patch.object(LocalStage, "finish", finish)
         self._patch.start()

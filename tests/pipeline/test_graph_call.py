@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import annopipe as ap
+from annopipe.ordering.combining import Part
 from annopipe.pipeline.calls.module_state import state_of
 from annopipe.pipeline.stages.combined import Combined
 from annopipe.pipeline.stages.graph_call import GraphCall
@@ -39,10 +40,10 @@ def stage_after(*done, index=0):
     start(stage, 0)
     result = stage.call("F", 0)
     saved = {name: value for name, value in result.items() if name.startswith("saved") and value.numel() > 1}
-    stage.finish("F", 0, result)
+    stage.finish("F", 0, [result])
     stage.start_backward(0, {}, {"loss": 1.0})
     for kind in done:
-        stage.finish(kind, 0, stage.call(kind, 0))
+        stage.finish(kind, 0, [stage.call(kind, 0)])
     return stage, saved
 
 
@@ -76,7 +77,7 @@ def test_the_input_half_frees_what_the_weight_half_does_not_take():
     ports = {port.name for port in stage.graphs.of_kind("W").inputs}
     kept = len(saved.keys() & ports)
     assert 0 < kept < len(saved)
-    counts = counted(saved, lambda: stage.finish("I", 0, stage.call("I", 0)))
+    counts = counted(saved, lambda: stage.finish("I", 0, [stage.call("I", 0)]))
     assert counts[-1] <= kept + 1
 
 
@@ -94,9 +95,8 @@ def test_the_weight_half_frees_what_it_has_used():
 def test_a_combined_graph_frees_what_each_of_its_parts_has_used(policy):
     stage, saved = stage_after()
     start(stage, 1)
-    parts = (("F", 0), ("B", 0))
-    combined = Combined(parts, [stage.graphs.of_kind("F"), stage.graphs.of_kind("B")], policy, None, None)
-    assert counted(saved, lambda: combined([stage.take("F", 1), stage.take("B", 0)]))[-1] <= 1
+    combined = Combined([Part(kind, 0, stage.graphs.of_kind(kind)) for kind in "FB"], policy, None, None)
+    assert counted(saved, lambda: combined([*stage.take("F", 1), *stage.take("B", 0)]))[-1] <= 1
     assert stage.in_flight == 2
 
 

@@ -181,12 +181,6 @@ def test_operations_run_where_the_schedule_has_them_and_can_be_registered_anew_b
         pipe.register("ONLOAD", lambda stage, microbatch: None)
 
 
-def test_nano_batches_in_a_schedule_are_refused():
-    schedule = ap.Schedule.of(ap.placement.linear(1), 1, [["0F0/2", "0B0"]])
-    with pytest.raises(ap.PipelineError, match="0F0/2 runs as 2 nano-batches"):
-        ap.Pipeline([Block(6, 0)], schedule, loss_fn=loss_of)
-
-
 def test_a_target_counts_as_forgotten_only_where_the_loss_is_what_fails():
     pipe = one()
     with pytest.raises(

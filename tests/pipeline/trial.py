@@ -24,14 +24,16 @@ SCHEDULES = {"1": ("1f1b", "dualpipev"), "2": ("1f1b", "zbv", "dualpipev"), "4":
 class Trial:
     """`build(stage, stages)` makes a stage with the same values each time; calls go to both models.
 
-    `tie(stages)` lets stages share parameters, where they are in one process.
+    `tie(stages)` lets stages share parameters, where they are in one process; `change` makes another schedule of that.
     """
 
-    def __init__(self, build, name="1f1b", microbatches=3, loss_fn=None, group=None, tie=None, **options):
+    def __init__(self, build, name="1f1b", microbatches=3, loss_fn=None, group=None, tie=None, change=None, **options):
         self.group = group
         self.rank = dist.get_rank(group) if dist.is_initialized() else 0
         ranks = dist.get_world_size(group) if dist.is_initialized() else 1
         self.schedule = ap.schedule(name, ranks=ranks, microbatches=microbatches)
+        if change is not None:
+            self.schedule = change(self.schedule)
         self.placement = self.schedule.placement
         self.loss_fn = squares if loss_fn is None else loss_fn
         count = self.placement.stages

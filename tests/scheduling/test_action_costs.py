@@ -199,7 +199,7 @@ def test_what_functions_return_is_looked_at_when_it_is_used(bad) -> None:
             "operations names 'OVERLAP': .* overlap and send are arguments of their own",
         ),
         ({"operations": {"offload": 1.0}}, "operations names 'offload': .* that users add, in capitals"),
-        ({"overlap": 2.0}, r"overlap is 2.0: give a function of the action; FB= takes a number too"),
+        ({"overlap": 2.0}, r"overlap is 2.0: give a function of the action; FB= and lanes= take numbers too"),
         ({"forward": 1.0}, r"table\(\) does not know 'forward'; it takes F, I, W, B, FB, send"),
     ],
 )
@@ -223,3 +223,77 @@ def test_costs_are_printed_as_a_call_with_what_is_not_usual():
 def test_what_is_no_mapping_is_refused(name):
     with pytest.raises(CostError, match=f"{name} is 5: give a mapping of kinds to times"):
         table(**{name: 5})
+
+
+LANES = {"F/2": 0.75, "F+B/2": [2.0, 3.0], "F+F": lambda stage, microbatch: 1.5 + stage}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0F0/2", 0.75),
+        ("0F0/3", 1.0),  # nothing is known: the time of the whole
+        ("0B0/2", 2.0),
+        ("(1F1;0B0/2)OVERLAP_F_B", 3.0),
+        ("(0F1/2;0B0/2)OVERLAP_F_B", 2.25),  # not known either: as a pair of wholes
+        ("(0F1;0F0)OVERLAP", 1.5),
+        ("(0F1/2;0W0)OVERLAP", 1.75),
+    ],
+)
+def test_lanes_take_what_is_given_for_them_or_what_the_wholes_take(text: str, expected: float) -> None:
+    costs = table(FB=2.25, lanes=LANES)
+    assert costs.duration(Action.parse(text)) == expected
+
+
+def test_a_function_of_the_action_comes_before_the_table_of_lanes() -> None:
+    costs = table(lanes=LANES, overlap=lambda action: 5.0 if action.nano_batches > 1 else None)
+    assert costs.duration(Action.parse("0F0/2")) == 5.0
+    assert costs.duration(Action.parse("(1F1;0B0/2)OVERLAP_F_B")) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("text", "communication", "exposed"),
+    [
+        ("0F0", 0.5, 0.5),
+        ("0F0/2", 0.5, 0.25),  # saves 0.25 s, and so hides as much
+        ("0F0/3", 0.5, 0.5),
+        ("0B0/2", 0.625, 0.125),
+        ("(0F1;0B0)OVERLAP_F_B", 1.0, 0.25),
+        ("(0F1;0B0/2)OVERLAP_F_B", 1.125, 0.0),  # takes 0.25 s less than the wholes with what they hide
+        ("(0F1/2;0B0/2)OVERLAP_F_B", 1.125, 0.25),
+        ("(0F0;0F1)OVERLAP", 1.0, 0.5),
+    ],
+)
+def test_what_lanes_save_they_hide(text: str, communication: float, exposed: float) -> None:
+    costs = table(
+        FB=2.25,
+        exposed={"F": 0.5, "I": 0.5, "FB": 0.25, "B/2": 0.125},
+        communication={"B/2": 0.625},
+        lanes={"F/2": 0.75, "F+B/2": 2.0, "F+F": 1.5},
+    )
+    action = Action.parse(text)
+    assert costs.communication_of(action) == communication
+    assert costs.exposed_of(action) == exposed
+
+
+def test_a_function_says_what_is_inside_of_lanes() -> None:
+    costs = table(exposed={"F": 0.5}, inside=lambda action: (0.75, 0.25) if action.parts else None)
+    both = Action.parse("(0F0;0F1)OVERLAP")
+    assert (costs.communication_of(both), costs.exposed_of(both)) == (0.75, 0.25)
+    assert (costs.communication_of(Action.parse("0F0/2")), costs.exposed_of(Action.parse("0F0"))) == (0.5, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"lanes": {"F/2": -1.0}}, "lanes F/2 is -1.0"),
+        ({"lanes": 1.0}, "lanes is 1.0: give a mapping"),
+        ({"lanes": {1: 1.0}}, "lanes names 1; it knows names of lanes"),
+        ({"communication": {"FB": 1.0}}, "communication names 'FB'; it knows F, B, I and W"),
+        ({"communication": {"F": lambda s: 1.0}}, "communication F is <function .*: give a number"),
+        ({"inside": 1.0}, "inside is 1.0: give a function of the action"),
+    ],
+)
+def test_lanes_that_do_not_fit_are_refused(given, message) -> None:
+    with pytest.raises(CostError, match=f"^{message}"):
+        table(**given)

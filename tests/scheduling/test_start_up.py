@@ -11,6 +11,7 @@ from annopipe import scheduling
 HEAVY = ("torch", "numpy", "matplotlib", "rich", "tabulate", "click")
 PROGRAMS = {
     "packages": "import annopipe.scheduling, annopipe.simulation",
+    "the tuner": "import annopipe.tuning.tuner, annopipe.tuning.run_config",
     "every module": (
         "import importlib, pkgutil, annopipe.scheduling, annopipe.simulation\n"
         "for package in (annopipe.scheduling, annopipe.simulation):\n"

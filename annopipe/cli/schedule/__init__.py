@@ -1,4 +1,4 @@
-"""``annopipe schedule ...``: list, show, check, compare, export and explain pipeline schedules; no torch."""
+"""``annopipe schedule ...``: list, show, check, compare, export, explain and phases of pipeline schedules; no torch."""
 
 import click
 
@@ -12,6 +12,7 @@ _COMMANDS = {
     "explain": ("annopipe.cli.schedule.explain", "Say why a rank does what it does at a step."),
     "export": ("annopipe.cli.schedule.export", "Write a schedule as CSV, in PyTorch's format."),
     "list": ("annopipe.cli.schedule.list", "List the schedules that have names."),
+    "phases": ("annopipe.cli.schedule.phases", "Hidden and exposed communication of each phase of a step."),
     "show": ("annopipe.cli.schedule.show", "Draw a schedule: text, PNG, HTML, Perfetto."),
 }
 

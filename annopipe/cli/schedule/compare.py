@@ -9,7 +9,15 @@ import click
 import annopipe as ap
 from annopipe.cli.schedule.comparing import Compared, compared
 from annopipe.cli.schedule.costs import costs_text, plain_costs
-from annopipe.cli.schedule.options import Counts, Model, counts_options, json_option, model_options, width_of_terminal
+from annopipe.cli.schedule.options import (
+    Counts,
+    Model,
+    counts_options,
+    json_option,
+    model_options,
+    nano_option,
+    width_of_terminal,
+)
 from annopipe.cli.schedule.progress import doing
 
 __all__ = ["command"]
@@ -45,6 +53,7 @@ Examples:
 @click.argument("subjects", nargs=-1, metavar="[NAME|FILE.csv]...")
 @counts_options(files=True)
 @model_options
+@nano_option
 @click.option(
     "--memory", type=click.FloatRange(0), metavar="AMOUNT", help="Leave out schedules whose peak memory is above it."
 )
@@ -57,6 +66,7 @@ def command(
     counts: Counts,
     model: Model,
     *,
+    nano_batches: int | None,
     memory: float | None,
     sort: str | None,
     as_json: bool,
@@ -68,10 +78,10 @@ def command(
     Costs are per microbatch on 1/p of the model, so that all schedules run the same model: with v stages a rank, a
     stage has 1/v of the times and of the memory. A message is one stage's output and stays whole; their number is the
     volume of communication. Names beside a file have the file's ranks and microbatches. What the counts have no meaning
-    for, or is above --memory, is listed with the reason.
+    for, or is above --memory, is listed with the reason. With --nano-batches each is there a second time, if they pay.
     """
     costs, per_stage = model.costs or ap.costs.table(), model.per_stage
-    found = compared(subjects, counts, model, memory)
+    found = compared(subjects, counts, model, memory, nano_batches)
     if sort is not None:
         found = found.sorted_by(_SORTS[sort])
     if as_json:

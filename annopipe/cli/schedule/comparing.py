@@ -9,7 +9,7 @@ import click
 import annopipe as ap
 from annopipe.cli.schedule.options import Counts, Model
 from annopipe.cli.schedule.progress import doing
-from annopipe.cli.schedule.subjects import is_file, load, warn_of_unknown_operations
+from annopipe.cli.schedule.subjects import is_file, load, warn_of_unknown_operations, with_nano_batches
 
 if TYPE_CHECKING:
     from annopipe.scheduling.schedule_class import Schedule
@@ -41,8 +41,14 @@ class Compared:
         return replace(self, timelines=dict(ordered))
 
 
-def compared(subjects: Sequence[str], counts: Counts, model: Model, memory: float | None = None) -> Compared:
-    """Simulate the subjects, or without any all schedules that train a chain of stages.
+def compared(
+    subjects: Sequence[str],
+    counts: Counts,
+    model: Model,
+    memory: float | None = None,
+    nano_batches: int | None = None,
+) -> Compared:
+    """Simulate the subjects, or without any all that train a chain of stages; with nano-batches, too, if asked.
 
     Raises:
         ScheduleError: there is no schedule of a name, a file is not wholly a schedule, or nothing is left to compare.
@@ -66,15 +72,28 @@ def compared(subjects: Sequence[str], counts: Counts, model: Model, memory: floa
     for name in names:
         with doing(f"simulating {name}"):
             schedule = _schedule(name, files.get(name), counts, model, takes.get(name, ()))
-            timeline = schedule if isinstance(schedule, str) else _timeline(schedule, model, memory)
-        if isinstance(schedule, str) or isinstance(timeline, str):
-            found.left_out[name] = str(timeline)
-        else:
-            found.timelines[name], found.microbatches[name] = timeline, schedule.microbatches
+            _add(found, name, schedule, model, memory)
+            if nano_batches is not None and name in found.timelines and not isinstance(schedule, str):
+                chosen = with_nano_batches(schedule, nano_batches, model)
+                same = chosen.programs == schedule.programs and chosen.nano_batching is not None
+                _add(found, f"{name} with nano-batches", _reason(chosen) if same else chosen, model, memory)
     if not found.timelines:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in found.left_out.items())
         raise ap.ScheduleError(f"nothing is left to compare: {reasons}")
     return found
+
+
+def _add(found: Compared, name: str, schedule: "Schedule | str", model: Model, memory: float | None) -> None:
+    """Put a schedule in, or the reason why there is none."""
+    timeline = schedule if isinstance(schedule, str) else _timeline(schedule, model, memory)
+    if isinstance(schedule, str) or isinstance(timeline, str):
+        found.left_out[name] = str(timeline)
+    else:
+        found.timelines[name], found.microbatches[name] = timeline, schedule.microbatches
+
+
+def _reason(schedule: "Schedule") -> str:
+    return schedule.nano_batching.reason if schedule.nano_batching is not None else ""
 
 
 def _completed(counts: Counts, files: Sequence["Schedule"]) -> Counts:

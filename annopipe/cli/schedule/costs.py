@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["costs_text", "plain_costs", "read_costs"]
 
-_TABLES = ("exposed", "operations")
+_TABLES = ("exposed", "operations", "lanes", "communication")
 _ALWAYS_SAID = ("F", "I", "W", "send", "latency", "activation")
 _SYNTAX = (
     "write NAME=NUMBER with commas between, as F=1,I=1,W=0.5,send=0.1 (each name once, a digit before and after a "

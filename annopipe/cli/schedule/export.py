@@ -10,11 +10,12 @@ from annopipe.cli.schedule.options import (
     Model,
     counts_options,
     model_options,
+    nano_option,
     refuse_costs_alone,
     subject_argument,
 )
 from annopipe.cli.schedule.progress import doing
-from annopipe.cli.schedule.subjects import load
+from annopipe.cli.schedule.subjects import load, with_nano_batches
 
 if TYPE_CHECKING:
     from annopipe.scheduling.placement import Placement
@@ -32,16 +33,20 @@ Examples:
 @subject_argument
 @counts_options(files=True)
 @model_options
+@nano_option
 @click.option("--csv", "path", required=True, metavar="PATH", help="Where to write; - is the standard output.")
 @click.option("--lowered", is_flag=True, help="With the messages between ranks.")
 @click.option("--parameters", is_flag=True, help="With UNSHARD, RESHARD and REDUCE_GRAD; needs --lowered.")
-def command(subject: str, counts: Counts, model: Model, path: str, *, lowered: bool, parameters: bool) -> None:
+def command(
+    subject: str, counts: Counts, model: Model, path: str, *, nano_batches: int | None, lowered: bool, parameters: bool
+) -> None:
     """Write a schedule as CSV, one row per rank, as PyTorch's pipelining reads it; a file that is there is replaced."""
     if parameters and not lowered:
         raise click.UsageError("--parameters goes with --lowered: PyTorch runs such actions only beside messages")
-    refuse_costs_alone(model)
+    if nano_batches is None:
+        refuse_costs_alone(model)
     with doing(f"building {subject}"):
-        schedule = load(subject, counts, model)
+        schedule = with_nano_batches(load(subject, counts, model), nano_batches, model)
         schedule = schedule.lowered(parameters=parameters) if lowered else schedule
     if path == "-":
         from annopipe.scheduling.csv_format import write

@@ -21,6 +21,7 @@ __all__ = [
     "counts_options",
     "json_option",
     "model_options",
+    "nano_option",
     "refuse_costs_alone",
     "subject_argument",
     "width_of_terminal",
@@ -158,6 +159,13 @@ model_options = _packed(
             help="Also generate named schedules for these costs; the order may be better than the usual one, or worse.",
         ),
     ],
+)
+nano_option = click.option(
+    "--nano-batches",
+    "nano_batches",
+    type=click.IntRange(2),
+    metavar="N",
+    help="Run microbatches as N nano-batches where --costs lanes={'F/2'=0.7} says that it makes the step shorter.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead.")
 subject_argument = click.argument("subject", metavar="NAME|FILE.csv")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from annopipe.scheduling.schedule_class import Schedule
     from annopipe.scheduling.spec import ScheduleSpec
 
-__all__ = ["is_file", "load", "spec_of", "warn_of_unknown_operations"]
+__all__ = ["is_file", "load", "spec_of", "warn_of_unknown_operations", "with_nano_batches"]
 
 
 def is_file(subject: str) -> bool:
@@ -37,6 +37,13 @@ def load(subject: str, counts: Counts, model: Model | None = None) -> "Schedule"
     if model is not None and model.made_for_costs:
         raise click.UsageError(f"--made-for-costs is for names: {subject} has its order")
     return _read(subject, counts)
+
+
+def with_nano_batches(schedule: "Schedule", parts: int | None, model: Model, memory: float | None = None) -> "Schedule":
+    """The schedule with as many nano-batches where they pay at the model's costs; as it is where none are asked for."""
+    if parts is None:
+        return schedule
+    return ap.with_nano_batches(schedule, model.of(schedule.placement), parts, memory=memory)
 
 
 def warn_of_unknown_operations(path: str, schedule: "Schedule", model: Model) -> None:

@@ -11,7 +11,7 @@ from annopipe import pytrees
 from annopipe.errors import PipelineError
 from annopipe.graphs.arguments import TARGET
 
-__all__ = ["BatchDims", "positional_names", "split_batch"]
+__all__ = ["BatchDims", "dim_of", "positional_names", "split_batch"]
 
 # The dimension that is cut, by argument; None where every microbatch gets the whole.
 BatchDims = Mapping[str, int | None]
@@ -44,7 +44,7 @@ def split_batch(
 
 
 def _pieces(path: str, leaf: Any, microbatches: int, dims: BatchDims, lengths: dict[str, int]) -> Sequence[Any]:
-    dim = _dim_of(path, dims)
+    dim = dim_of(path, dims)
     if dim is None or microbatches == 1 or not isinstance(leaf, torch.Tensor):
         return [leaf] * microbatches
     advice = (
@@ -65,8 +65,12 @@ def _pieces(path: str, leaf: Any, microbatches: int, dims: BatchDims, lengths: d
     return leaf.chunk(microbatches, dim) if own else [leaf] * microbatches
 
 
-def _dim_of(path: str, dims: BatchDims) -> int | None:
-    """That of the longest beginning of the path."""
+def dim_of(path: str, dims: BatchDims) -> int | None:
+    """The dimension of the batch in an argument: that of the longest beginning of its path.
+
+    >>> dim_of("state.mask", {"state": 1}), dim_of("x", {"state": 1})
+    (1, 0)
+    """
     names = path.split(".")
     for end in range(len(names), 0, -1):
         if (found := ".".join(names[:end])) in dims:

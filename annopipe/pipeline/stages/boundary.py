@@ -85,11 +85,15 @@ class Boundary:
         found = [f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}" for leaf in self.tensors]
         return f"hands on {', '.join(found) or 'no tensor'}"
 
-    def call_with(self, tensors: Sequence[Any], *, spreads_lists: bool = False) -> tuple[Any, ...]:
-        """The positional arguments of the next stage: the elements of a tuple, of a list where that is asked for."""
+    def value_with(self, tensors: Sequence[Any]) -> Any:
+        """What the stage returns, with these tensors in it."""
         known, rest = dict(self.constants), iter(tensors)
         leaves = [known[at] if at in known else next(rest) for at in range(len(self.tensors) + len(known))]
-        value = pytrees.tree_unflatten(leaves, pytrees.tree_flatten(self.form)[1])
+        return pytrees.tree_unflatten(leaves, pytrees.tree_flatten(self.form)[1])
+
+    def call_with(self, tensors: Sequence[Any], *, spreads_lists: bool = False) -> tuple[Any, ...]:
+        """The positional arguments of the next stage: the elements of a tuple, of a list where that is asked for."""
+        value = self.value_with(tensors)
         return tuple(value) if type(value) is tuple or (spreads_lists and type(value) is list) else (value,)
 
 

@@ -6,25 +6,28 @@ from typing import Any
 import torch.distributed as dist
 
 from annopipe.errors import PipelineError
-from annopipe.graphs.stage_graph import StageGraph
 from annopipe.ordering.combining import Part, StageNodeCosts, combine, lanes_of
 from annopipe.ordering.registry import Policy
 from annopipe.pipeline.stages.graph_call import GraphCall
 from annopipe.pipeline.stages.stage import LocalStage
-from annopipe.scheduling.actions import Action
+from annopipe.scheduling.actions import COMPUTE, Action
 
 __all__ = ["Combined", "Parts", "combinations", "parts_of"]
 
-Parts = tuple[tuple[str, int], ...]
+# Kind and stage of each part; of one that runs as nano-batches, their number, too.
+Parts = tuple[tuple[str, int] | tuple[str, int, int], ...]
 
 
 def parts_of(action: Action) -> Parts:
-    """What decides which combined graph an action runs: kind and stage of each part.
+    """What decides which combined graph an action runs.
 
-    >>> parts_of(Action.parse("(0F1;3B0)OVERLAP_F_B"))
-    (('F', 0), ('B', 3))
+    >>> parts_of(Action.parse("(0F1;3B0/2)OVERLAP_F_B")), parts_of(Action.parse("0F1"))
+    ((('F', 0), ('B', 3, 2)), (('F', 0),))
     """
-    return tuple((part.kind, part.stage) for part in action.parts)
+    return tuple(
+        (part.kind, part.stage, part.nano_batches) if part.nano_batches > 1 else (part.kind, part.stage)
+        for part in action.parts or (action,)
+    )
 
 
 class Combined:
@@ -32,33 +35,26 @@ class Combined:
 
     Attributes:
         plan: the order, with its simulated timeline.
+
+    Args:
+        parts: the graphs, one lane each.
+        policy, costs, group: as for ``combine``.
     """
 
     def __init__(
         self,
-        parts: Parts,
-        graphs: Sequence[StageGraph | None],
+        parts: Sequence[Part],
         policy: str | Policy,
         costs: StageNodeCosts | None,
         group: dist.ProcessGroup | None,
     ) -> None:
-        present = [
-            (index, Part(kind, stage, graph))
-            for index, ((kind, stage), graph) in enumerate(zip(parts, graphs, strict=True))
-            if graph is not None
-        ]
-        self._present = [index for index, _ in present]
-        self.plan = combine([part for _, part in present], policy, costs, group)
+        self.plan = combine(parts, policy, costs, group)
         self.plan.check_ranks()
-        self._call = GraphCall(self.plan.graph, lanes_of([part.kind for _, part in present]))
+        self._call = GraphCall(self.plan.graph, lanes_of([part.kind for part in parts]))
 
     def __call__(self, values: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The results of each part, in the order of the parts; empty for a part without a graph.
-
-        The dictionaries of values are empty afterwards.
-        """
-        found = iter(self._call(*[values[index] for index in self._present]))
-        return [next(found) if index in self._present else {} for index in range(len(values))]
+        """The results of each lane, in the order of the lanes. The dictionaries of values are empty afterwards."""
+        return self._call(*values)
 
 
 def combinations(
@@ -74,22 +70,36 @@ def combinations(
 
     Raises PipelineError for two forwards of a stage that updates buffers.
     """
-    wanted = dict.fromkeys(parts_of(action) for action in actions if action.parts)
-    graphs = {parts: [stages[stage].graphs.of_kind(kind) for kind, stage in parts] for parts in wanted}
-    for parts in wanted:
-        _check_buffers(parts, stages)
+    first = {parts_of(action): action for action in actions if action.parts or action.kind in COMPUTE}
+    # A function is asked for the graph of each nano-batch; costs by node are those of whole microbatches.
+    scaled = costs is not None and not callable(costs)
+    graphs = {parts: _lanes(action, stages, scaled=scaled) for parts, action in first.items()}
+    for action in first.values():
+        _check_buffers(action.parts, stages)
     return {
-        parts: Combined(parts, found, policy, costs, group)
+        parts: Combined(found, policy, costs, group)
         for parts, found in graphs.items()
-        if any(graph is not None for graph in found)
+        if len(found) > 1 or (found and len(parts) > 1)
     }
 
 
-def _check_buffers(parts: Parts, stages: Mapping[int, LocalStage]) -> None:
+def _lanes(action: Action, stages: Mapping[int, LocalStage], *, scaled: bool) -> list[Part]:
+    """The graphs of an action; of a backward there may be none."""
+    found = []
+    for part in action.parts or (action,):
+        lanes = stages[part.stage].lanes(part.microbatch or 0)
+        for kept, fraction in zip(lanes.kept, lanes.fractions, strict=True):
+            if (graph := kept.graphs.of_kind(part.kind)) is not None:
+                found.append(Part(part.kind, part.stage, graph, fraction if scaled else 1.0))
+    return found
+
+
+def _check_buffers(parts: Sequence[Action], stages: Mapping[int, LocalStage]) -> None:
     """Two forwards in one graph would both start from the same buffers."""
-    for kind, stage in parts:
+    forwards = [part.stage for part in parts if part.kind == "F"]
+    for stage in forwards:
         updated = sorted(p.source for p in stages[stage].graphs.forward.outputs if p.role == "buffer_update")
-        if kind == "F" and updated and parts.count((kind, stage)) > 1:
+        if updated and forwards.count(stage) > 1:
             raise PipelineError(
                 f"the schedule combines two forwards of stage {stage}, which updates its buffer {updated[0]}: one "
                 "update would be lost; take a schedule that runs them one after the other"

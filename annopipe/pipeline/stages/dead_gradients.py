@@ -17,7 +17,7 @@ from torch import fx
 from annopipe.graphs import meta
 from annopipe.graphs.stage_graph import StageGraph, body, input_nodes
 
-__all__ = ["node_needs", "without_dead"]
+__all__ = ["is_made_anew", "node_needs", "without_dead"]
 
 Needs = Mapping[fx.Node, frozenset[str]]
 
@@ -54,7 +54,7 @@ def _dead(needs: Needs, live: AbstractSet[str]) -> set[fx.Node]:
     dead: set[fx.Node] = set()
     for node, sources in needs.items():  # in the order of the graph
         made_from_dead = sources and all(source in dead for source in node.all_input_nodes if needs[source])
-        if made_from_dead and not sources & live and _is_gradient(meta.value(node)) and not _is_made_anew(node):
+        if made_from_dead and not sources & live and _is_gradient(meta.value(node)) and not is_made_anew(node):
             dead.add(node)
     return dead
 
@@ -67,8 +67,8 @@ def _is_gradient(value: Any) -> bool:
     return all(isinstance(extent, int) for extent in value.shape)
 
 
-def _is_made_anew(node: fx.Node) -> bool:
-    """Whether only the shape of the gradient is used: ``ones_like``, ``new_full``."""
+def is_made_anew(node: fx.Node) -> bool:
+    """Whether only the shape of what it takes is used: ``ones_like``, ``new_full``."""
     name = getattr(node.target, "__name__", "")
     return "_like" in name or name.startswith("new_")
 

@@ -1,6 +1,6 @@
 """The parameters of a stage over a step: gathered before it computes, their gradients added up and reduced after it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -36,7 +36,7 @@ class StageParameters:
         self._unreduced = {p.name: p for p in results if p.role == "unreduced"}
         self._reduced = [p for p in graphs.gradient_ports if p.name not in self._sources]
         self._casts = sum_dtypes(graphs.reduce_grad) if graphs.reduce_grad is not None else {}
-        self._early: dict[str, dict[int, torch.Tensor]] = {}
+        self._early: dict[str, dict[int, Sequence[torch.Tensor]]] = {}
         self._added: dict[str, int] = {}
         self._sums: dict[str, torch.Tensor] = {}
         self._gathered: Values = {}
@@ -69,20 +69,21 @@ class StageParameters:
         """Let go of gathered parameters."""
         self._gathered = {}
 
-    def accumulate(self, microbatch: int, result: Mapping[str, Any]) -> None:
-        """Add up the gradients of a microbatch; those that are to be reduced wait for ``reduce``."""
+    def accumulate(self, microbatch: int, results: Sequence[Mapping[str, Any]]) -> None:
+        """Add up the gradients of a microbatch, those of its nano-batches in turn.
+
+        Those that are to be reduced wait for ``reduce``.
+        """
         for name in self._sources:
-            gradient = result.get(name)
-            if gradient is None:
-                continue
+            gradients = [result[name] for result in results if result.get(name) is not None]
             if not self._fixed_sums:
-                self._add(name, gradient)
-                continue
-            early = self._early.setdefault(name, {})
-            early[microbatch] = gradient
-            while (following := self._added.get(name, self._first)) in early:
-                self._add(name, early.pop(following))
-                self._added[name] = following + 1
+                self._add(name, gradients)
+            elif gradients:
+                early = self._early.setdefault(name, {})
+                early[microbatch] = gradients
+                while (following := self._added.get(name, self._first)) in early:
+                    self._add(name, early.pop(following))
+                    self._added[name] = following + 1
 
     def reduce(self) -> None:
         """Reduce the sums of gradients over the ranks, if there are any, and add them to the parameters'."""
@@ -94,7 +95,11 @@ class StageParameters:
         for port in self._reduced:
             self._add_to_parameter(port.source, result[port.name])
 
-    def _add(self, name: str, gradient: torch.Tensor) -> None:
+    def _add(self, name: str, gradients: Sequence[torch.Tensor]) -> None:
+        for gradient in gradients:
+            self._add_one(name, gradient)
+
+    def _add_one(self, name: str, gradient: torch.Tensor) -> None:
         port = self._unreduced.get(name)
         if port is None:
             self._add_to_parameter(self._sources[name], gradient)

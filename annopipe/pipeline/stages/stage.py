@@ -1,24 +1,22 @@
 """One stage on the rank that holds it: its module, its graphs, and what its microbatches have left there."""
 
-import functools
-from collections.abc import Callable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import nn
 
 from annopipe.errors import PipelineError
-from annopipe.graphs.stage_graph import StageGraph
 from annopipe.graphs.stage_graphs import LOSS, StageGraphs
 from annopipe.pipeline.calls.module_state import ModuleState
 from annopipe.pipeline.stages.batch_loss import BatchLoss
-from annopipe.pipeline.stages.graph_call import GraphCall
+from annopipe.pipeline.stages.kept_values import KeptValues, Scales, Values
+from annopipe.pipeline.stages.lanes import Lanes, NanoBatches
+from annopipe.pipeline.stages.microbatch_loss import MicrobatchLoss
 from annopipe.pipeline.stages.parameters import StageParameters
 
 __all__ = ["LocalStage"]
-
-Values = dict[str, Any]
 
 
 class LocalStage:
@@ -42,6 +40,8 @@ class LocalStage:
         handed, keeps_outputs: see above.
         fixed_sums: whether gradients are added up in the order of microbatches, whatever order they come in.
         first: the first microbatch that the stage sees.
+        nano_batches: of the microbatches that do not run as a whole.
+        nano_loss: ``loss_fn`` for those, on the last stage.
     """
 
     def __init__(
@@ -56,6 +56,8 @@ class LocalStage:
         fixed_sums: bool = False,
         batch_loss: BatchLoss | None = None,
         first: int = 0,
+        nano_batches: Mapping[int, NanoBatches] = MappingProxyType({}),
+        nano_loss: MicrobatchLoss | None = None,
     ) -> None:
         self.index, self.module, self.graphs = index, module, graphs
         self.inputs = [f"input.{path}" for path in graphs.arguments.paths]
@@ -77,18 +79,9 @@ class LocalStage:
         self._outside += [(gradients[p], f"input.{p}") for p in graphs.target_arguments.paths if p in gradients]
         self.keeps_outputs, self._first = keeps_outputs, first
         self.parameters = StageParameters(graphs, fixed_sums=fixed_sums, first=first)
-        self._kept: dict[int, Values] = {}
+        self._whole = Lanes([KeptValues(index, graphs)])
+        self._nano_batches, self._nano_loss = nano_batches, nano_loss
         self._updates = [(port.name, port.source) for port in graphs.forward.outputs if port.role == "buffer_update"]
-        self._for_backward = _taken_by(graphs.backward)
-        gathered = {port.name for port in graphs.unshard.outputs} if graphs.unshard is not None else set()
-        self._stays_after_forward = sorted(self._for_backward & _taken_by(graphs.forward) - gathered)
-        self._tangents = [port for port in graphs.backward.inputs if port.role == "tangent"] if graphs.backward else []
-        self._calls: dict[str, GraphCall] = {}
-
-    @functools.cached_property
-    def _for_weight(self) -> frozenset[str]:
-        """What W takes; a schedule that never splits a backward never asks."""
-        return _taken_by(self.graphs.backward_weight)
 
     @property
     def has_backward(self) -> bool:
@@ -98,7 +91,16 @@ class LocalStage:
     @property
     def in_flight(self) -> int:
         """How many microbatches have left values here."""
-        return len(self._kept)
+        return len({microbatch for kept in self._all_kept for microbatch in kept.microbatches})
+
+    @property
+    def _all_kept(self) -> list[KeptValues]:
+        lanes = dict.fromkeys((self._whole, *self._nano_batches.values()))
+        return [kept for each in lanes for kept in each.kept]
+
+    def lanes(self, microbatch: int) -> Lanes:
+        """What a microbatch runs as."""
+        return self._nano_batches.get(microbatch, self._whole)
 
     def own_losses(self) -> Mapping[int, torch.Tensor]:
         """Of ``loss_fn``, by microbatch; a loss over the whole batch counts as that of the first one."""
@@ -126,89 +128,94 @@ class LocalStage:
     def _clear(self) -> None:
         for losses in self.losses.values():
             losses.clear()
-        self._kept.clear()
+        for kept in self._all_kept:
+            kept.clear()
         self.outputs.clear()
         self.outside_gradients.clear()
         if self.batch_loss is not None:
             self.batch_loss.begin()
+        if self._nano_loss is not None:
+            self._nano_loss.clear()
 
     def call(self, kind: str, microbatch: int) -> Values:
-        """Run the graph of one action on what is there for it."""
-        found = self._calls.get(kind)
-        if found is None:
-            graph = self.graphs.of_kind(kind)
-            if graph is None:
-                raise PipelineError(f"stage {self.index} has no backward; this is a mistake in annopipe")
-            found = self._calls[kind] = GraphCall(graph)
-        return found(self.take(kind, microbatch))[0]
+        """Run the graph of one action on what is there for it, for a microbatch that runs as a whole."""
+        return self._whole.kept[0].call(kind, microbatch, self.parameters.unshard())
 
     def start_forward(self, microbatch: int, inputs: Mapping[str, Any]) -> None:
         """Take the inputs of a microbatch."""
-        self._kept[microbatch] = {**self.parameters.bound, **inputs}
+        lanes = self.lanes(microbatch)
+        for kept, own in zip(lanes.kept, lanes.split_inputs(inputs), strict=True):
+            kept.start_forward(microbatch, {**self.parameters.bound, **own})
+        if self._nano_loss is not None and lanes is not self._whole:
+            self._nano_loss.start(microbatch, inputs)
 
-    def start_backward(
-        self,
-        microbatch: int,
-        gradients: Mapping[str, torch.Tensor],
-        scales: Mapping[str, float | torch.Tensor],
-    ) -> None:
+    def start_backward(self, microbatch: int, gradients: Mapping[str, torch.Tensor], scales: Scales) -> None:
         """Take the gradients of a microbatch's outputs and losses; an output whose gradient nobody has gets zeros."""
-        values = self._kept[microbatch]
-        for port in self._tangents:
-            found = gradients.get(port.source)
-            if found is None:
-                zeros = torch.zeros([int(e) for e in port.shape], dtype=port.dtype, device=port.device)
-                found = zeros.add_(scales[port.source]) if port.source in scales else zeros
-            values[port.name] = found
+        lanes = self.lanes(microbatch)
+        if self._nano_loss is not None and lanes is not self._whole:
+            of_loss = self._nano_loss.backward(microbatch, scales)
+            gradients = {**gradients, **of_loss.outputs}
+            for path, gradient in of_loss.targets.items():
+                self.outside_gradients[microbatch, path] = gradient
+        given = zip(lanes.kept, lanes.split_gradients(gradients), lanes.split_scales(scales), strict=True)
+        for kept, own, scale in given:
+            kept.start_backward(microbatch, own, scale)
 
-    def take(self, kind: str, microbatch: int) -> Values:
-        """What is there for the graph of an action, by port name, with the stage's gathered parameters.
-
-        What no later one takes is not kept here any more.
-        """
-        values = self._kept[microbatch]
-        later: Values = {}
-        if kind == "F":
-            later = {name: values[name] for name in self._stays_after_forward}
-        elif kind == "I":
-            later = {name: value for name, value in values.items() if name in self._for_weight}
-        self._kept[microbatch] = later
-        return {**values, **gathered} if (gathered := self.parameters.unshard()) else values
+    def take(self, kind: str, microbatch: int) -> list[Values]:
+        """For each lane what is there for the graph of an action; see ``KeptValues.take``."""
+        gathered = self.parameters.unshard()
+        return [kept.take(kind, microbatch, gathered) for kept in self.lanes(microbatch).kept]
 
     def kept(self, microbatch: int) -> Mapping[str, Any]:
-        """What a microbatch has left here for later graphs, by port name."""
-        return self._kept[microbatch]
+        """What a microbatch has left here for later graphs, by port name; of nano-batches with their number before."""
+        first, *others = self._left(microbatch)
+        if not others:
+            return first
+        return {f"{lane}.{name}": value for lane, own in enumerate([first, *others]) for name, value in own.items()}
+
+    def _left(self, microbatch: int) -> list[Values]:
+        """What each lane of a microbatch has left, and its loss where that is apart; nothing where there is nothing."""
+        found = [kept.of(microbatch) for kept in self.lanes(microbatch).kept if microbatch in kept.microbatches]
+        return found + (self._nano_loss.kept(microbatch) if self._nano_loss is not None else [])
 
     def map_saved(self, microbatch: int, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Put what a function makes of each tensor in the place of what a microbatch has saved here.
 
         Raises PipelineError for a microbatch that has saved nothing.
         """
-        if microbatch not in self._kept:
+        left = self._left(microbatch)
+        if not left:
             raise PipelineError(f"stage {self.index} keeps nothing of microbatch {microbatch} now")
-        kept = self._kept[microbatch]
         changed: dict[int, torch.Tensor] = {}  # one tensor may be saved under several names
-        for name, value in kept.items():
-            if isinstance(value, torch.Tensor) and name not in self.parameters.bound:
-                if id(value) not in changed:
-                    changed[id(value)] = change(value)
-                kept[name] = changed[id(value)]
+        for kept in left:
+            for name, value in kept.items():
+                if isinstance(value, torch.Tensor) and name not in self.parameters.bound:
+                    if id(value) not in changed:
+                        changed[id(value)] = change(value)
+                    kept[name] = changed[id(value)]
 
-    def finish(self, kind: str, microbatch: int, result: Values) -> None:
-        """Keep of a result what later graphs take, and add up gradients."""
+    def finish(self, kind: str, microbatch: int, results: Sequence[Values]) -> Values:
+        """Keep of the lanes' results what later graphs take, and add up gradients.
+
+        Returns:
+            Outputs, or gradients of inputs, of the whole microbatch.
+        """
+        lanes = self.lanes(microbatch)
+        found = lanes.join(kind, results)
         if kind == "F":
-            self._finish_forward(microbatch, result)
-            return
-        self.parameters.accumulate(microbatch, result)
-        for gradient, path in self._outside:
-            if gradient in result:
-                self.outside_gradients[microbatch, path] = result[gradient]
-        if kind == "I":
-            self._keep(microbatch, result, self._for_weight)
+            self._finish_forward(microbatch, found)
         else:
-            del self._kept[microbatch]
+            self.parameters.accumulate(microbatch, results)
+            for gradient, path in self._outside:
+                if gradient in found:
+                    self.outside_gradients[microbatch, path] = found[gradient]
+        for kept, result in zip(lanes.kept, results, strict=True):
+            kept.finish(kind, microbatch, result)
+        return found
 
     def _finish_forward(self, microbatch: int, result: Values) -> None:
+        if self._nano_loss is not None and self.lanes(microbatch) is not self._whole:
+            result[LOSS] = self._nano_loss.forward(microbatch, result)
         for name, source in self._updates:
             self.parameters.write_buffer(source, result[name])
         for name, found in self.losses.items():
@@ -217,14 +224,3 @@ class LocalStage:
             self.outputs[microbatch] = self.graphs.result(result)
         if self.batch_loss is not None:
             self.batch_loss.keep(microbatch, result)
-        if self.has_backward:
-            self._keep(microbatch, result, self._for_backward)
-        else:
-            del self._kept[microbatch]
-
-    def _keep(self, microbatch: int, result: Values, names: AbstractSet[str]) -> None:
-        self._kept[microbatch].update({name: value for name, value in result.items() if name in names})
-
-
-def _taken_by(graph: StageGraph | None) -> frozenset[str]:
-    return frozenset(port.name for port in graph.inputs) if graph is not None else frozenset()

@@ -11,6 +11,7 @@ from annopipe.scheduling.checking.facts import Facts
 from annopipe.scheduling.checking.memory import fits_in_memory
 from annopipe.scheduling.checking.message_order import messages_arrive_in_order, pairs_agree
 from annopipe.scheduling.checking.messages import messages_in_place, messages_match
+from annopipe.scheduling.checking.nano_batches import nano_batches_agree
 from annopipe.scheduling.checking.once import nothing_missing, nothing_twice
 from annopipe.scheduling.checking.operations_in_place import operations_in_place
 from annopipe.scheduling.checking.own_order import forward_before_backward, whole_batch_first
@@ -28,6 +29,7 @@ RULES = (
     own_microbatches_only,
     nothing_twice,
     nothing_missing,
+    nano_batches_agree,
     parts_are_independent,
     forward_before_backward,
     whole_batch_first,

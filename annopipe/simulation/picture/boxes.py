@@ -44,7 +44,7 @@ class Grid:
 
 
 def draw_boxes(axes: Axes, timeline: Pictured, looks: Looks, grid: Grid, letters: Lettering) -> None:
-    """A box per action; a combination is split into its parts, one above the other."""
+    """A box per action; a combination is split into its parts, one above the other, a part into its nano-batches."""
     _grounds(axes, timeline, grid)
     filled: dict[Look, list[_Corners]] = {}
     for rank, row in enumerate(timeline.spans):
@@ -53,7 +53,9 @@ def draw_boxes(axes: Axes, timeline: Pictured, looks: Looks, grid: Grid, letters
             height = grid.height / len(pieces)
             for number, piece in enumerate(pieces):
                 top = grid.top(rank) + number * height
-                filled.setdefault(looks.of(piece.kind, piece.chunk), []).append(_corners(span, top, height))
+                lane = height / piece.lanes
+                boxes = [_corners(span, top + place * lane, lane) for place in range(piece.lanes)]
+                filled.setdefault(looks.of(piece.kind, piece.chunk), []).extend(boxes)
                 _number(axes, span, piece, top + height / 2, height, grid, letters)
     for look, corners in filled.items():
         edges = [0.6 if (box[1][0] - box[0][0]) * grid.scale > _EDGED else 0.0 for box in corners]

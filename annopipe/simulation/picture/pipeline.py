@@ -113,6 +113,9 @@ class _Paper(Sheet):
         if self.looks.chunks > 1:
             pale = self.looks.of(self.looks.kinds[0], self.looks.chunks - 1).colour
             entries["paler: later stages of the rank"] = Patch(facecolor=pale, edgecolor="white")
+        if self.looks.lanes:
+            colour = self.looks.of(self.looks.kinds[0]).colour
+            entries["cut: nano-batches"] = Patch(facecolor=colour, edgecolor="white", hatch="---", lw=0)
         entries["idle"] = Patch(facecolor=TRACK, edgecolor="white")
         if any(timeline.critical_path for timeline in timelines.values()):
             entries["critical path"] = Patch(facecolor="none", edgecolor=INK, lw=1.1)

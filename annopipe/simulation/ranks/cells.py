@@ -1,7 +1,8 @@
 """A schedule in characters: each rank's row, with microbatch numbers where there is room, with letters where not.
 
 With numbers, a span is as wide as it is long: `3` is a forward of microbatch 3, `B3`, `I3`, `W3` its backwards, `4+B3`
-a combination; `-` fills up, and a blank ends it. `3a` and `3b` are on the first and on the second stage of the rank.
+a combination, `3/2` a forward as two nano-batches; `-` fills up, and a blank ends it. `3a` and `3b` are on the first
+and on the second stage of the rank.
 Long rows go on in a further band below. With letters, each character is something that runs in its share of the time;
 over a row they are in proportion to the time that they take, so 10% of points are 10% of idle time.
 """
@@ -80,7 +81,8 @@ def _label(pieces: Sequence[Piece], looks: Looks, letters: dict[str, str]) -> st
     for piece in pieces:
         number = "" if piece.microbatch is None else str(piece.microbatch)
         letter = "" if piece.kind == "F" and number else letters[piece.kind]
-        texts.append(f"{letter}{number}{chunk_letter(piece.chunk) if looks.chunks > 1 else ''}")
+        chunk = chunk_letter(piece.chunk) if looks.chunks > 1 else ""
+        texts.append(f"{letter}{number}{chunk}{f'/{piece.lanes}' if piece.lanes > 1 else ''}")
     return COMBINED.join(texts)
 
 

@@ -2,11 +2,27 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from annopipe.simulation.intervals import length, merge
 from annopipe.simulation.ranks.programs import RankPrograms
 
-__all__ = ["exposed"]
+__all__ = ["ActionComm", "by_action", "exposed"]
+
+
+@dataclass(frozen=True, slots=True)
+class ActionComm:
+    """Communication of one action of a rank, in seconds.
+
+    Attributes:
+        inside: inside the action.  inside_exposed: the part that nothing hides.
+        awaited: for how long messages that it needs are under way.  awaited_exposed: the part for which its rank idles.
+    """
+
+    inside: float = 0.0
+    inside_exposed: float = 0.0
+    awaited: float = 0.0
+    awaited_exposed: float = 0.0
 
 
 def exposed(programs: RankPrograms, starts: Sequence[float], ends: Sequence[float]) -> tuple[float, ...]:
@@ -16,7 +32,36 @@ def exposed(programs: RankPrograms, starts: Sequence[float], ends: Sequence[floa
     inside actions is added.
     """
     issued = _issued(programs, ends)
-    return tuple(_of_rank(programs, program, issued, starts, ends) for program in programs.ranks)
+    found = []
+    for program in programs.ranks:
+        numbers, waited = _waits(programs, program, issued, starts, ends)
+        inside = map(programs.exposed, numbers) if programs.exposed else ()
+        found.append(math.fsum([*waited, *inside]))
+    return tuple(found)
+
+
+def by_action(
+    programs: RankPrograms, starts: Sequence[float], ends: Sequence[float]
+) -> tuple[tuple[ActionComm, ...], ...]:
+    """For each rank the communication of what occupies it, in order; the exposed parts add up to `exposed`."""
+    issued = _issued(programs, ends)
+    return tuple(_rows(programs, program, issued, starts, ends) for program in programs.ranks)
+
+
+def _rows(
+    programs: RankPrograms,
+    program: Sequence[int],
+    issued: Mapping[int, float],
+    starts: Sequence[float],
+    ends: Sequence[float],
+) -> tuple[ActionComm, ...]:
+    found = []
+    for number, waited in zip(*_waits(programs, program, issued, starts, ends), strict=True):
+        inside_exposed = programs.exposed(number) if programs.exposed else 0.0
+        inside = programs.communication(number) if programs.communication else 0.0
+        awaited = length(merge((issued[n], ends[n]) for n in programs.inputs(number) if n in issued))
+        found.append(ActionComm(max(inside, inside_exposed), inside_exposed, max(awaited, waited), waited))
+    return tuple(found)
 
 
 def _issued(programs: RankPrograms, ends: Sequence[float]) -> dict[int, float]:
@@ -33,22 +78,22 @@ def _issued(programs: RankPrograms, ends: Sequence[float]) -> dict[int, float]:
     return found
 
 
-def _of_rank(
+def _waits(
     programs: RankPrograms,
     program: Sequence[int],
     issued: Mapping[int, float],
     starts: Sequence[float],
     ends: Sequence[float],
-) -> float:
+) -> tuple[list[int], list[float]]:
+    """What occupies a rank, and for how long it idled for messages before each."""
+    numbers = [number for number in program if programs.link[number] < 0]
     found: list[float] = []
     free = 0.0
-    for number in program:
-        if programs.link[number] >= 0:
-            continue
+    for number in numbers:
+        waited = 0.0
         if starts[number] > free:
             awaited = [n for n in programs.inputs(number) if n in issued and ends[n] > free]
-            found.append(length(merge((max(free, issued[n]), ends[n]) for n in awaited)))
-        if programs.exposed:
-            found.append(programs.exposed(number))
+            waited = length(merge((max(free, issued[n]), ends[n]) for n in awaited))
+        found.append(waited)
         free = ends[number]
-    return math.fsum(found)
+    return numbers, found

@@ -64,11 +64,14 @@ def events(timeline: Pictured) -> Iterator[dict[str, object]]:
 
 def _spans(timeline: Pictured, waited_for: dict[Place, Message]) -> Iterator[dict[str, object]]:
     critical = {(part.text, part.start) for part in timeline.critical_path}
+    looks = Looks([timeline])
     for rank, row in enumerate(timeline.spans):
         for at, span in enumerate(row):
             args: dict[str, object] = {"stage": span.stage, "microbatch": span.microbatch}
             if span.parts:
                 args["parts"] = list(span.parts)
+            if looks.lanes and (lanes := [piece.lanes for piece in looks.pieces(timeline, span)]) != [1] * len(lanes):
+                args["nano_batches"] = lanes
             if (rank, at) in waited_for:
                 args["waited_for"] = waited_for[rank, at].text
             if (span.text, span.start) in critical:

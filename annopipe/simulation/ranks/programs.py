@@ -53,6 +53,7 @@ class RankPrograms:
         at_start, at_end: by action: memory that its start or its end adds to its rank; empty when nothing counts.
         parameters: memory that each rank keeps all the time.
         exposed: by action: communication inside it that nothing hides; None when there is none.
+        communication: by action: communication inside it, hidden or not; None when there is none.
         name: what pictures and tables call it.
     """
 
@@ -70,6 +71,7 @@ class RankPrograms:
     at_end: Sequence[float] = ()
     parameters: Sequence[float] = ()
     exposed: Callable[[int], float] | None = None
+    communication: Callable[[int], float] | None = None
     name: str = ""
 
     def inputs(self, number: int) -> tuple[int, ...]:

@@ -1,8 +1,11 @@
 """What happened when, on many ranks: the plain data that pictures, tables and traces of a schedule are made from."""
 
+import re
 from dataclasses import dataclass
 
 __all__ = ["Message", "RankSpan"]
+
+_KIND = re.compile(r"[A-Z_]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,15 @@ class RankSpan:
     microbatch: int | None
     chunk: int = 0
     parts: tuple[str, ...] = ()
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of what runs in it.
+
+        >>> sorted(RankSpan(0, "(0F1;1B0)OVERLAP_F_B", "OVERLAP_F_B", 0.0, 1.0, 0, 1, parts=("0F1", "1B0")).kinds)
+        ['B', 'F']
+        """
+        return frozenset(kind for part in self.parts for kind in _KIND.findall(part)) or frozenset((self.kind,))
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,8 @@ def _legend(
             entries.append(f"1 {word} of microbatch 1" if kind == "F" else f"{letters[kind]}1 {word}")
     if any(span.parts for row in timeline.spans for span in row):
         entries.append(f"{COMBINED} run together")
+    if looks.lanes and not lettered:
+        entries.append(f"/{looks.lanes[0]} as {looks.lanes[0]} nano-batches")
     if looks.chunks > 1 and lettered:
         entries.append("small letters: later stages of a rank")
     elif looks.chunks > 1:

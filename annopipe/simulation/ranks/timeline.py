@@ -182,6 +182,11 @@ class ScheduleTimeline(Timeline):
         """Seconds of communication that each rank does not hide: see `exposed_comm`."""
         return exposure.exposed(self.programs, self.starts, self.ends)
 
+    @cached_property
+    def comm_by_action(self) -> tuple[tuple[exposure.ActionComm, ...], ...]:
+        """For each rank the communication of each of its `spans`."""
+        return exposure.by_action(self.programs, self.starts, self.ends)
+
     @property
     def exposed_comm(self) -> float:
         """Seconds, over all ranks, in which a rank idles while a message that it waits for is under way.

@@ -3,8 +3,8 @@
 (() => {
   const { data, view, theme, GUTTER, AXIS, duration, element } = shell;
   const RIGHT = 118, HEAD = 16, BETWEEN = 8, MEMORY = 88, NARROW = 3;
-  const looks = data.looks.map(([kind, word, chunk, colour, hatched]) => ({
-    kind, word, chunk, colour, hatched, rgb: [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16)),
+  const looks = data.looks.map(([kind, word, chunk, colour, hatched, lanes]) => ({
+    kind, word, chunk, colour, hatched, lanes, rgb: [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16)),
   }));
   const drawings = data.timelines.map(unpack);
 
@@ -74,7 +74,7 @@
     if (text) return text;
     const parts = pieces.map(({ look, stage }, n) => {
       const number = microbatch(row, at, n);
-      return stage + looks[look].kind + (number < 0 ? "" : number);
+      return stage + looks[look].kind + (number < 0 ? "" : number) + (looks[look].lanes > 1 ? "/" + looks[look].lanes : "");
     });
     return parts.length > 1 ? `(${parts.join(";")})${kind}` : parts[0];
   }
@@ -119,6 +119,8 @@
   function paint(context, look, x, y, wide, high) {
     context.fillStyle = look.colour;
     context.fillRect(x, y, wide, high);
+    context.fillStyle = theme.track; // a cut between nano-batches
+    for (let lane = 1; lane < look.lanes; lane += 1) context.fillRect(x, y + high * lane / look.lanes - 0.75, wide, 1.5);
     if (!look.hatched || wide < 4) return;
     context.save();
     context.beginPath();
@@ -281,7 +283,8 @@
     const { pieces } = row.shape[at], start = row.starts[at], end = row.ends[at];
     const words = pieces.map(({ look, stage }, n) => {
       const number = microbatch(row, at, n);
-      return `${looks[look].word} of stage ${stage}` + (number < 0 ? "" : `, microbatch ${number}`);
+      const lanes = looks[look].lanes > 1 ? `, as ${looks[look].lanes} nano-batches` : "";
+      return `${looks[look].word} of stage ${stage}` + (number < 0 ? "" : `, microbatch ${number}`) + lanes;
     });
     const step = Math.max(0, after(row.memory.times, start) - 1), held = row.memory.amounts[step];
     return [
@@ -309,11 +312,13 @@
   const kinds = new Map();
   for (const look of looks) if (!kinds.has(look.kind) || look.chunk < kinds.get(look.kind).chunk) kinds.set(look.kind, look);
   for (const look of kinds.values())
-    shell.entry(look.word, (context, wide, high) => paint(context, look, 0, 0, wide, high), (other) => other.kind === look.kind);
+    shell.entry(look.word, (context, wide, high) => paint(context, { ...look, lanes: 1 }, 0, 0, wide, high), (other) => other.kind === look.kind);
   if (data.chunks > 1) for (let chunk = 0; chunk < data.chunks; chunk += 1) {
     const sample = looks.find((look) => look.chunk === chunk);
-    if (sample) shell.entry(`stage ${chunk + 1} of a rank`, (context, wide, high) => paint(context, sample, 0, 0, wide, high), (other) => other.chunk === chunk);
+    if (sample) shell.entry(`stage ${chunk + 1} of a rank`, (context, wide, high) => paint(context, { ...sample, lanes: 1 }, 0, 0, wide, high), (other) => other.chunk === chunk);
   }
+  const split = looks.find((look) => look.lanes > 1);
+  if (split) shell.entry("cut: nano-batches", (context, wide, high) => paint(context, split, 0, 0, wide, high), (other) => other.lanes > 1);
   if (data.timelines.some(({ critical }) => critical.some((row) => row.length))) shell.entry("critical path", (context, wide, high) => {
     context.strokeStyle = theme.ink;
     context.lineWidth = 1.4;

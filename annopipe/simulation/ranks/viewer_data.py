@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 from annopipe.simulation.ranks.curves import settled
-from annopipe.simulation.ranks.looks import Looks
+from annopipe.simulation.ranks.looks import Looks, Piece
 from annopipe.simulation.ranks.pictured import Pictured
 from annopipe.simulation.ranks.spans import RankSpan
 from annopipe.simulation.ranks.units import common_unit
@@ -19,7 +19,7 @@ _TICKS = 1e8  # of the makespan, where times have no common unit
 
 
 def viewer_data(timelines: Mapping[str, Pictured]) -> dict[str, object]:
-    """The data of a page: the looks that occur, as [kind, word, chunk, colour, hatched], and the timelines.
+    """The data of a page: the looks that occur, as [kind, word, chunk, colour, hatched, lanes], and the timelines.
 
     Of each timeline, besides its numbers and the length of a tick in seconds:
 
@@ -32,11 +32,11 @@ def viewer_data(timelines: Mapping[str, Pictured]) -> dict[str, object]:
     memory, per rank: of each step the time (as difference) and the amount.
     """
     looks = Looks(timelines.values())
-    numbers: dict[tuple[str, int], int] = {}
+    numbers: dict[tuple[str, int, int], int] = {}
     drawings = [_Drawing(timeline, looks, numbers).data() for timeline in timelines.values()]
-    found = [looks.of(kind, chunk) for kind, chunk in numbers]
+    found = [looks.of(*key) for key in numbers]
     return {
-        "looks": [[look.kind, look.word, look.chunk, look.colour, look.hatched] for look in found],
+        "looks": [[look.kind, look.word, look.chunk, look.colour, look.hatched, look.lanes] for look in found],
         "chunks": looks.chunks,
         "timelines": drawings,
     }
@@ -45,7 +45,7 @@ def viewer_data(timelines: Mapping[str, Pictured]) -> dict[str, object]:
 class _Drawing:
     """One timeline on its way to plain data."""
 
-    def __init__(self, timeline: Pictured, looks: Looks, numbers: dict[tuple[str, int], int]) -> None:
+    def __init__(self, timeline: Pictured, looks: Looks, numbers: dict[tuple[str, int, int], int]) -> None:
         self.timeline, self.looks, self.numbers = timeline, looks, numbers
         self.memory = [settled(steps) for steps in timeline.memory]
         self.tick = common_unit(self._times()) or timeline.makespan / _TICKS or 1.0
@@ -95,8 +95,9 @@ class _Drawing:
         pieces = self.looks.pieces(self.timeline, span)
         inside: list[int] = []
         for piece in pieces:
-            inside += (self.numbers.setdefault((piece.kind, piece.chunk), len(self.numbers)), piece.stage)
-        texts = [f"{p.stage}{p.kind}{'' if p.microbatch is None else p.microbatch}" for p in pieces]
+            key = piece.kind, piece.chunk, piece.lanes
+            inside += (self.numbers.setdefault(key, len(self.numbers)), piece.stage)
+        texts = [_text(piece) for piece in pieces]
         usual = f"({';'.join(texts)}){span.kind}" if span.parts else texts[0]
         shape = ("" if span.text == usual else span.text, span.kind, *inside)
         number = self.shapes.setdefault(shape, len(self.shapes))
@@ -131,6 +132,11 @@ class _Drawing:
         times = _differences([self._at(time) for time, _ in steps])
         amounts = [int(amount) if amount == int(amount) else amount for _, amount in steps]
         return [number for step in zip(times, amounts, strict=True) for number in step]
+
+
+def _text(piece: Piece) -> str:
+    microbatch = "" if piece.microbatch is None else piece.microbatch
+    return f"{piece.stage}{piece.kind}{microbatch}{f'/{piece.lanes}' if piece.lanes > 1 else ''}"
 
 
 def _differences(numbers: list[int]) -> list[int]:

@@ -52,6 +52,14 @@ BROKEN = {
         *(CHAIN, 1, ("0F0 0F0/2 0B0", "1F0 1B0")),
         "rank 0, step 1: 0F0 is done twice",
     ),
+    "a whole backward of nano-batches": (
+        *(CHAIN, 1, ("0F0/2 0B0", "1F0 1B0")),
+        "rank 0, step 1: 0B0 runs whole and 0F0 runs as 2 nano-batches; give all of a stage's actions on one micr",
+    ),
+    "another number of nano-batches in a combination": (
+        *(CHAIN, 2, ("0F0/2 0F1 0I0/2 (0B1;0W0/3)OVERLAP", "1F0 1F1 1B0 1B1")),
+        "rank 0, step 3: 0W0 runs as 3 nano-batches and 0F0 runs as 2 nano-batches",
+    ),
     "an operation on a microbatch twice": (
         *(CHAIN, 1, ("0F0 0OFFLOAD0 0OFFLOAD0 0B0", "1F0 1B0")),
         "rank 0, step 2: 0OFFLOAD0 is done twice",
@@ -310,7 +318,9 @@ LEGAL = {
     "operations, with a microbatch or several times without": (
         *(CHAIN, 1, ("0SYNC 0F0 0OFFLOAD0 0SYNC 0B0 0OPTIMIZER", "1F0 1B0 1OPTIMIZER")),
     ),
-    "nano-batches and combinations of them": (*(CHAIN, 2, ("0F0/2 (0F1/2;0B0)OVERLAP_F_B 0B1/2", "1F0 1B0 1F1 1B1")),),
+    "nano-batches and combinations of them": (
+        *(CHAIN, 2, ("0F0/2 (0F1/3;0I0/2)OVERLAP_F_B (0B1/3;0W0/2)OVERLAP", "1F0 1B0 1F1 1B1")),
+    ),
     "unsharded, used, resharded, twice": (
         *(CHAIN, 1, ("0UNSHARD 0F0 0RESHARD 0UNSHARD 0B0 0REDUCE_GRAD 0RESHARD", "1F0 1B0")),
     ),

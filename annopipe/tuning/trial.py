@@ -1,0 +1,141 @@
+"""One thing that a search tries: a layout with rules (or a library schedule), generated and simulated."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from annopipe.errors import ScheduleError
+from annopipe.scheduling.action_costs import ActionCosts
+from annopipe.scheduling.library import schedule_spec
+from annopipe.scheduling.schedule_class import Schedule
+from annopipe.scheduling.spec import ScheduleSpec
+from annopipe.simulation.ranks.timeline import ScheduleTimeline
+from annopipe.tuning.layout import Layout
+from annopipe.tuning.partition import Family
+from annopipe.tuning.stage_costs import action_costs
+from annopipe.tuning.workload import Workload
+
+__all__ = ["Rules", "Score", "Trial", "scored"]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What ``ScheduleSpec`` is given beside the placement; see there.
+
+    library: the name of a library schedule, whose own rules these are then.
+    """
+
+    priority: tuple[str, ...] = ("I", "F", "W")
+    traversal: str = "depth-first"
+    in_flight: int | tuple[int, ...] | None = None
+    pair: tuple[str, str] | None = None
+    split_backward: bool | str | None = None
+    library: str = ""
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def __str__(self) -> str:
+        if self.library:
+            given = ", ".join(f"{name}={value}" for name, value in self.options)
+            return f"{self.library}({given})" if given else self.library
+        said = [" before ".join(self.priority)]
+        if self.pair:
+            said.append(f"{self.pair[0]} with {self.pair[1]}")
+        if self.traversal != "depth-first":
+            said.append(self.traversal)
+        if self.in_flight is not None:
+            limits = self.in_flight if isinstance(self.in_flight, tuple) else (self.in_flight,)
+            said.append(f"{'/'.join(map(str, limits))} in flight")
+        return ", ".join(said)
+
+
+# No slots: the schedule is kept once it is built.
+@dataclass(frozen=True)
+class Trial:
+    """A layout under rules.
+
+    Attributes:
+        family: which the layout is of.
+        layout: the layers of the stages.
+        rules: how the order is made.
+    """
+
+    family: Family
+    layout: Layout
+    rules: Rules = field(default_factory=Rules)
+
+    def varied(self, **rules: Any) -> "Trial":
+        """The same layout under other rules."""
+        return replace(self, rules=replace(self.rules, **rules))
+
+    def costs(self, work: Workload) -> ActionCosts:
+        """Of the layout's actions."""
+        return action_costs(work, self.layout)
+
+    def spec(self, work: Workload) -> ScheduleSpec:
+        """The specification of its schedule."""
+        rules = self.rules
+        if rules.library:
+            return schedule_spec(rules.library, work.ranks, work.microbatches, **dict(rules.options))
+        return ScheduleSpec(
+            self.layout.placement,
+            work.microbatches,
+            priority=rules.priority,
+            split_backward=rules.split_backward,
+            traversal=rules.traversal,
+            in_flight=rules.in_flight,
+            memory=self._activation_limit(work),
+            pair=rules.pair,
+            costs=self.costs(work),
+            name=self.layout.placement.name,
+        )
+
+    def simulated(self, work: Workload) -> tuple[Schedule, ScheduleTimeline]:
+        """The schedule, and when everything in it runs.
+
+        Raises ScheduleError when its limits leave no way to finish.
+        """
+        schedule = self.spec(work).build()
+        return schedule, schedule.simulated(self.costs(work))
+
+    def _activation_limit(self, work: Workload) -> tuple[float, ...] | None:
+        """What is left of each rank's memory for activations."""
+        if work.memory is None:
+            return None
+        costs, placement = self.costs(work), self.layout.placement
+        limits = []
+        for stages in placement.stages_on:
+            weights = {placement.weights_of[stage]: stage for stage in stages}
+            limits.append(work.memory - sum(costs.parameters_of(stage) for stage in weights.values()))
+        if min(limits) < 0.0:
+            raise ScheduleError("the parameters of a rank alone are more than its memory")
+        return tuple(limits)
+
+
+@dataclass(frozen=True, order=True)
+class Score:
+    """What a trial came to; the smaller, the better.
+
+    Attributes:
+        makespan: of the step; infinite where the trial cannot be run.
+        memory: the most that a rank holds.
+        actions: how many actions were generated, which is the effort.
+        why: what the trial failed of.
+    """
+
+    makespan: float
+    memory: float
+    actions: int
+    why: str = ""
+
+
+def scored(work: Workload, trial: Trial) -> Score:
+    """Generate and simulate a trial; what cannot be, or holds too much, is infinitely long."""
+    effort = 3 * trial.layout.placement.stages * work.microbatches
+    try:
+        schedule, timeline = trial.simulated(work)
+    except ScheduleError as error:
+        return Score(float("inf"), float("inf"), effort, str(error))
+    memory = max(timeline.peaks)
+    count = sum(map(len, schedule.programs.ranks))
+    if work.memory is not None and memory > work.memory * (1 + 1e-9):
+        return Score(float("inf"), memory, count, f"it holds {memory:g} of {work.memory:g}")
+    return Score(timeline.makespan, memory, count)

@@ -1,0 +1,174 @@
+"""What a schedule is searched for: the layers of a model in order, what each costs, and the ranks that share them.
+
+A workload says nothing of stages: the search chooses them. A model with towers is several chains whose last layers all
+hand on to the first of ``layers``.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from numbers import Real
+from os import PathLike
+
+from annopipe.errors import CostError
+from annopipe.tuning.layers import Layer
+from annopipe.tuning.workload_files import read_workloads
+
+__all__ = ["Workload"]
+
+
+# No slots: what is derived is kept.
+@dataclass(frozen=True, repr=False)
+class Workload:
+    """A model, the ranks that train it, and how many microbatches a step has; plain data.
+
+    Attributes:
+        layers: in the order of the model; after the towers, where there are some.
+        ranks: how many ranks share the layers.
+        microbatches: in one step.
+        towers: chains of layers that all feed the first of ``layers``.
+        batch_wide: whether the loss needs the outputs of all microbatches at once, as a contrastive loss does; None:
+            where there are towers.
+        message: time of one transfer between two ranks; a link carries one after the other in each direction.
+        latency: from the end of sending to arrival.
+        memory: most that a rank may hold of activations and parameters; None: no limit.
+        speed: of each rank: a layer takes its time divided by that; () is 1 for all.
+        name: what tables call it.
+
+    Raises CostError for a number that is no time or no count, and for memory that no order can keep to.
+
+    >>> Workload((Layer(1.0, 1.0, 1.0),) * 8, ranks=4, microbatches=8, name="small")
+    Workload(small: 8 layers, 4 ranks, 8 microbatches)
+    """
+
+    layers: tuple[Layer, ...]
+    ranks: int
+    microbatches: int
+    towers: tuple[tuple[Layer, ...], ...] = ()
+    batch_wide: bool | None = None
+    message: float = 0.0
+    latency: float = 0.0
+    memory: float | None = None
+    speed: tuple[float, ...] = ()
+    name: str = field(default="workload", compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", tuple(self.layers))
+        object.__setattr__(self, "towers", tuple(map(tuple, self.towers)))
+        if self.batch_wide is None:
+            object.__setattr__(self, "batch_wide", bool(self.towers))
+        if problem := next(_problems(self), None):
+            raise CostError(f"workload {self.name!r}: {problem}")
+
+    def __repr__(self) -> str:
+        towers = f"towers of {' and '.join(str(len(tower)) for tower in self.towers)}, " if self.towers else ""
+        counts = f"{len(self.layers)} layers, {self.ranks} ranks, {self.microbatches} microbatches"
+        return f"Workload({self.name}: {towers}{counts})"
+
+    @classmethod
+    def from_toml(cls, path: str | PathLike[str], name: str | None = None) -> "Workload":
+        """One workload of a file: the only one that is there, or that of a name.
+
+        Raises CostError for a file that cannot be read, an unknown field, or a name that is not there.
+        """
+        found = read_workloads(path, _FIELDS)
+        if name is None and len(found) > 1:
+            raise CostError(f"{path} has {len(found)} workloads: say which, one of {', '.join(found)}")
+        chosen = next(iter(found)) if name is None else name
+        if chosen not in found:
+            raise CostError(f"{path} has no workload {name!r}; it has {', '.join(found)}")
+        return cls(**found[chosen])
+
+    @classmethod
+    def all_from_toml(cls, path: str | PathLike[str]) -> "list[Workload]":
+        """All workloads of a file, in its order; see `from_toml`."""
+        return [cls(**arguments) for arguments in read_workloads(path, _FIELDS).values()]
+
+    @cached_property
+    def chains(self) -> tuple[tuple[Layer, ...], ...]:
+        """The towers and then the layers where they meet; without towers the layers alone."""
+        return (*self.towers, self.layers)
+
+    @cached_property
+    def all_layers(self) -> tuple[Layer, ...]:
+        """The layers of all chains, chain by chain."""
+        return tuple(layer for chain in self.chains for layer in chain)
+
+    @cached_property
+    def speeds(self) -> tuple[float, ...]:
+        """Of each rank."""
+        return self.speed or (1.0,) * self.ranks
+
+    @cached_property
+    def work(self) -> float:
+        """Time of the computation of one microbatch at speed 1."""
+        return math.fsum(layer.work for layer in self.all_layers)
+
+    @property
+    def has_comm(self) -> bool:
+        """Whether layers communicate, so that combining a forward and a backward hides something."""
+        return any(layer.comm for layer in self.all_layers)
+
+
+_FIELDS = tuple(each.name for each in dataclasses.fields(Workload))
+
+
+def _problems(work: Workload) -> Iterator[str]:
+    """What is wrong; each check takes for granted what those before it found."""
+    for name in ("ranks", "microbatches"):
+        value: object = getattr(work, name)
+        if type(value) is not int or value < 1:
+            yield f"{name}={value!r}: give a whole number, 1 or more"
+    if not work.layers or not all(work.towers):
+        yield "give every chain one layer or more"
+    if len(work.towers) == 1:
+        yield "a single tower is a chain: put its layers in front of the others"
+    if not all(isinstance(layer, Layer) for layer in work.all_layers):
+        yield "its layers have to be annopipe.Layer"
+    yield from _amount_problems(work)
+    if work.speed and len(work.speed) != work.ranks:
+        yield f"speed has {len(work.speed)} entries and there are {work.ranks} ranks: give one for each"
+    if len(work.all_layers) < work.ranks:
+        yield f"{len(work.all_layers)} layers are fewer than {work.ranks} ranks: take fewer ranks"
+    if not work.work:
+        yield "no layer takes any time"
+    yield from _memory_problems(work)
+
+
+def _amount_problems(work: Workload) -> Iterator[str]:
+    for index, layer in enumerate(work.all_layers):
+        given = {name: getattr(layer, name) for name in ("F", "I", "W", "activation", "comm", "parameters")}
+        if layer.recompute is not None:
+            given |= {"recompute.saves": layer.recompute.saves, "recompute.costs": layer.recompute.costs}
+        for name, value in given.items():
+            if not _is_amount(value):
+                yield f"{name} of layer {index} is {value!r}: give a number that is finite and not negative"
+    for name in ("message", "latency", "memory"):
+        value = getattr(work, name)
+        if not _is_amount(value) and not (name == "memory" and value is None):
+            yield f"{name}={value!r}: give a number that is finite and not negative"
+    if any(not _is_amount(speed) or not speed for speed in work.speed):
+        yield f"speed={work.speed}: give numbers above 0"
+
+
+def _memory_problems(work: Workload) -> Iterator[str]:
+    """A microbatch that is under way holds the activations of all its layers, on all ranks together."""
+    if work.memory is None:
+        return
+    held = _held([layer.recomputed() for layer in work.all_layers])
+    least = max(*held, math.fsum(held) / work.ranks)
+    if work.memory < least:
+        yield (
+            f"memory={work.memory:g} is too little for any schedule: with one microbatch in flight the fullest rank "
+            f"holds {least:g} or more; give that, more ranks, or smaller microbatches"
+        )
+
+
+def _held(layers: Sequence[Layer]) -> list[float]:
+    return [layer.activation + layer.parameters for layer in layers]
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and 0.0 <= float(value) < math.inf

@@ -1,0 +1,72 @@
+"""``annopipe tune``: the table, the account, the files, and what it refuses."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from annopipe.tuning.run_config import RunConfig
+from tests.cli.running import Result
+
+Run = Callable[..., Result]
+WORK = """
+[[workload]]
+name = "head"
+ranks = 3
+microbatches = 6
+layers = [{ repeat = 6, F = 1, I = 1, W = 1, activation = 1 }, { F = 3, I = 3, W = 3, activation = 1 }]
+"""
+
+
+@pytest.fixture(name="tune")
+def _tune(annopipe: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run ``annopipe tune`` on a file with one workload, quickly."""
+    monkeypatch.setenv("COLUMNS", "100")
+    (tmp_path / "work.toml").write_text(WORK)
+
+    def run(*arguments: str) -> Result:
+        return annopipe("tune", "work.toml", *arguments, "--effort", "20000", "--workers", "1", cwd=tmp_path)
+
+    return run
+
+
+def test_the_best_comes_first_and_the_library_is_named(tune: Run) -> None:
+    result = tune("--best", "2")
+    assert result.returncode == 0
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("head: 3 ranks, 6 microbatches, bound ")
+    assert "of the bound" in lines[2]
+    assert sum("(library)" in line for line in lines) == 1
+    assert any(line.startswith("layers of the best one's stages: 0-") for line in lines)
+    assert lines[-1].startswith("the step")
+    assert lines[-1].endswith("x")
+
+
+def test_json_has_the_account_and_the_stages(tune: Run) -> None:
+    found = json.loads(tune("--json", "--best", "1").stdout)
+    best, library = found["found"]
+    assert not best["library"]
+    assert library["library"]
+    assert best["makespan"] < library["makespan"]
+    assert sum(best["account"].values()) == pytest.approx(best["makespan"])
+    assert best["of_bound"] == pytest.approx(best["makespan"] / found["bound"])
+
+
+def test_the_best_is_written_as_a_config_and_a_picture(tune: Run, tmp_path: Path) -> None:
+    result = tune("--save", "out/run.toml", "--html", "out/run.html")
+    assert result.stderr.splitlines() == ["wrote out/run.toml", "wrote out/run.html"]
+    assert RunConfig.load(tmp_path / "out" / "run.toml").schedule.microbatches == 6
+    assert "found: " in (tmp_path / "out" / "run.html").read_text()
+
+
+def test_memory_that_is_too_little_says_how_much_would_do(tune: Run) -> None:
+    result = tune("--memory", "1")
+    assert result.returncode == 2
+    assert "memory=1 is too little for any schedule: with one microbatch in flight" in result.stderr
+
+
+def test_a_workload_that_is_not_in_the_file_is_named(tune: Run) -> None:
+    result = tune("tail")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "has no workload 'tail'; it has head" in result.stderr

@@ -1,0 +1,92 @@
+"""The search: never worse than the library, the same for a seed, within the memory; what it hands out can be run."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from annopipe.errors import CostError
+from annopipe.tuning.account import Account
+from annopipe.tuning.baseline import library_trials
+from annopipe.tuning.layers import Layer, Recompute
+from annopipe.tuning.run_config import RunConfig
+from annopipe.tuning.trial import scored
+from annopipe.tuning.tuner import tune
+from annopipe.tuning.workload import Workload
+
+if TYPE_CHECKING:
+    from annopipe.tuning.search import Progress
+
+LAYER = Layer(1.0, 1.0, 1.0, activation=1.0)
+HEAD = Workload((*[LAYER] * 6, replace(LAYER, F=3.0, I=3.0, W=3.0)), ranks=3, microbatches=6, name="head")
+MOE = Workload((replace(LAYER, comm=0.8),) * 8, ranks=2, microbatches=6, name="moe")
+TIGHT = Workload((replace(LAYER, recompute=Recompute(0.6, 0.4)),) * 8, 4, 8, memory=5.0, name="tight")
+TOWERS = Workload((LAYER,), ranks=3, microbatches=4, towers=((LAYER,) * 4, (replace(LAYER, F=2.0),) * 3), name="towers")
+SLOW = Workload((LAYER,) * 9, ranks=3, microbatches=5, message=1.0, speed=(1.0, 1.0, 0.5), name="slow")
+ALL = (HEAD, MOE, TIGHT, TOWERS, SLOW)
+
+
+@pytest.mark.parametrize("work", ALL, ids=lambda work: work.name)
+def test_the_first_is_never_worse_than_the_library_with_even_stages(work: Workload) -> None:
+    best = min(scored(work, trial) for trial in library_trials(work)).makespan
+    found = tune(work, effort=20_000, workers=1)
+    assert found[0].timeline.makespan <= best
+    assert [c.timeline.makespan for c in found if c.trial.rules.library] == pytest.approx([best])
+
+
+@pytest.mark.parametrize("work", ALL, ids=lambda work: work.name)
+def test_what_is_found_is_a_whole_step_within_the_memory(work: Workload) -> None:
+    for candidate in tune(work, effort=20_000, workers=1, best=4):
+        costs = candidate.trial.costs(work)
+        candidate.schedule.check(memory=work.memory, costs=costs)
+        assert candidate.timeline.makespan == candidate.schedule.simulated(costs).makespan
+
+
+def test_a_seed_finds_the_same_with_any_number_of_workers() -> None:
+    def found(seed: int, workers: int) -> list[str]:
+        return [f"{c.name} {c.trial.layout.bounds}" for c in tune(HEAD, effort=30_000, seed=seed, workers=workers)]
+
+    assert found(0, 1) == found(0, 2) == found(0, 1)
+
+
+def test_more_effort_is_never_worse() -> None:
+    steps = [tune(HEAD, effort=effort, workers=1)[0].timeline.makespan for effort in (2_000, 20_000, 60_000)]
+    assert steps == sorted(steps, reverse=True)
+
+
+def test_layers_that_are_not_even_are_cut_so_that_the_ranks_are() -> None:
+    found = tune(HEAD, effort=40_000, workers=1)
+    library = next(candidate for candidate in found if candidate.trial.rules.library)
+    assert library.timeline.makespan / found[0].timeline.makespan > 1.05
+
+
+def test_a_memory_that_no_schedule_keeps_to_says_what_would_do() -> None:
+    with pytest.raises(CostError, match="with one microbatch in flight the fullest rank holds 0.8 or more"):
+        tune(TIGHT, memory=0.5, workers=1)
+
+
+def test_one_copy_of_the_model_is_enough_if_it_has_to_be() -> None:
+    assert all(c.trial.layout.placement.copies == 1 for c in tune(HEAD, effort=10_000, copies=1, workers=1))
+
+
+def test_progress_is_told_and_goes_up_to_the_effort() -> None:
+    told: list[Progress] = []
+    tune(HEAD, effort=10_000, workers=1, report=told.append)
+    assert {progress.part for progress in told} >= {"library", "layouts"}
+    assert told[-1].share == 1.0
+    assert told[-1].best == min(progress.best for progress in told)
+
+
+def test_the_parts_of_an_account_add_up_to_the_step() -> None:
+    for candidate in tune(MOE, effort=10_000, workers=1, best=3):
+        assert sum(candidate.account.plain().values()) == pytest.approx(candidate.timeline.makespan)
+    one, other = Account(1.0, 0.0, 2.0, 0.0, 0.0), Account(1.5, 1.0, 1.0, 0.0, 0.0)
+    assert one.gains(other) == {"computing": 0.5, "exposed": 1.0, "filling": -1.0, "waiting": 0.0, "draining": 0.0}
+
+
+def test_what_is_saved_is_loaded_again(tmp_path: Path) -> None:
+    for work in (HEAD, TOWERS, TIGHT):
+        candidate = tune(work, effort=10_000, workers=1, best=1)[0]
+        candidate.save(tmp_path / f"{work.name}.toml")
+        assert RunConfig.load(tmp_path / f"{work.name}.toml") == candidate.config
