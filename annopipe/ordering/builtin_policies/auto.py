@@ -8,7 +8,7 @@ compare with. The search is that of ``search``, with less work.
 from annopipe.ordering.bounds import CLOSE, lower_bound
 from annopipe.ordering.builtin_policies.candidates import NAMED, SAME, named_orders, reason_for
 from annopipe.ordering.problem import OverlapProblem, ReasonedOrder
-from annopipe.ordering.search.exploring import SHORT, explored
+from annopipe.ordering.search.exploring import briefly_explored
 
 __all__ = ["auto"]
 
@@ -21,7 +21,7 @@ def auto(problem: OverlapProblem) -> ReasonedOrder:
     chosen = shortest if spans[shortest] < spans["sequential"] * SAME else "sequential"
     proven = False
     if chosen != "sequential" and spans[chosen] > lower_bound(problem) * CLOSE:
-        found = explored(problem, tuple(NAMED.values()), work=SHORT)
+        found = briefly_explored(problem, tuple(NAMED.values()))
         if found is not None:
             orders["search"], spans["search"] = found.order, problem.makespan(found.order)
             proven = found.proven

@@ -7,6 +7,7 @@ every rank and every call finds the same order.
 
 import dataclasses
 import math
+from collections.abc import Iterator
 
 from annopipe.errors import OrderError
 from annopipe.ordering.bounds import CLOSE, lower_bound
@@ -14,7 +15,7 @@ from annopipe.ordering.builtin_policies.candidates import NAMED, SAME, named_ord
 from annopipe.ordering.problem import OverlapProblem, ReasonedOrder
 from annopipe.ordering.registry import PolicyWithOptions
 from annopipe.ordering.search.deadline import Deadline
-from annopipe.ordering.search.exploring import SHORT, explored, leanest
+from annopipe.ordering.search.exploring import Explored, briefly_explored, explored, leanest
 
 __all__ = ["Search", "search"]
 
@@ -25,7 +26,8 @@ class Search(PolicyWithOptions):
 
     Args:
         seed: of its random numbers.
-        steps: partial orders that are made at most, about; the default takes a large graph 2 to 4 seconds.
+        steps: partial orders that are made at most, about, after the search of ``auto``; with the default a large graph
+            takes 2 to 4 seconds.
         memory_bytes: the most bytes that may be live at a time (``plan.problem.peak_bytes``): activations, tangents and
             what the graph makes; parameters and buffers do not count. The peak is that of one execution of the graph.
         time_limit_s: stop after so many seconds, too. This gives up that every call finds the same order, so where
@@ -67,22 +69,13 @@ class Search(PolicyWithOptions):
         """The shortest order that was found; needs costs, and with a memory limit ``values``."""
         deadline = None if self.time_limit_s is None else Deadline.after(self.time_limit_s)
         orders = {name: order for name, order in named_orders(problem).items() if self._allows(problem, order)}
-        shortest = min((problem.makespan(order) for order in orders.values()), default=math.inf)
         proven = False
-        # The first is the search of `auto`, so that this one is never worse; a long one need not find what it found.
-        for work, seed in [(SHORT, 0), (self.steps, self.seed)] if self.steps > SHORT else [(self.steps, self.seed)]:
-            found = explored(
-                problem,
-                tuple(NAMED.values()),
-                work=work,
-                seed=seed,
-                most_bytes=self.memory_bytes,
-                deadline=deadline,
-            )
+        for found in self._searches(problem, deadline):
             if found is not None and self._allows(problem, found.order):
-                orders[f"search, {work}"] = found.order
-                shortest = min(shortest, problem.makespan(found.order))
+                before = orders.get("search", found.order)
+                orders["search"] = min(found.order, before, key=problem.makespan)
                 proven = proven or found.proven
+            shortest = min((problem.makespan(order) for order in orders.values()), default=math.inf)
             if (found is not None and found.settled) or shortest <= lower_bound(problem) * CLOSE:
                 break
         if not orders:
@@ -93,6 +86,12 @@ class Search(PolicyWithOptions):
             chosen = name if seconds < spans[chosen] * SAME else chosen
         spans.setdefault("sequential", problem.makespan(range(len(problem.nodes))))
         return ReasonedOrder(orders[chosen], self._reason(problem, orders[chosen], chosen, spans, proven=proven))
+
+    def _searches(self, problem: OverlapProblem, deadline: Deadline | None) -> Iterator[Explored | None]:
+        """First the search of ``auto``, so that this policy is never worse: a long one need not find what it found."""
+        policies, most_bytes = tuple(NAMED.values()), self.memory_bytes
+        yield briefly_explored(problem, policies, most_bytes=most_bytes, deadline=deadline)
+        yield explored(problem, policies, work=self.steps, seed=self.seed, most_bytes=most_bytes, deadline=deadline)
 
     def _reason(
         self, problem: OverlapProblem, order: list[int], chosen: str, spans: dict[str, float], *, proven: bool

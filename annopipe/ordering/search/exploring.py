@@ -20,10 +20,10 @@ from annopipe.ordering.search.deadline import Deadline
 from annopipe.ordering.search.step_bytes import with_bytes
 from annopipe.ordering.search.steps import is_timed_exactly, steps_of
 
-__all__ = ["SHORT", "Explored", "explored", "leanest"]
+__all__ = ["Explored", "briefly_explored", "explored", "leanest"]
 
-SHORT = 25_000  # work: about a third of a second
-
+_BRIEF_WORK = 25_000  # about a third of a second
+_BRIEF_STEPS = 350
 _SHARE, _FINER_SHARE = 0.01, 0.003  # of the lower bound, the longest piece of computation
 _FEW = 120  # pieces: beams alone are best
 _FIRST_WIDTH = 16
@@ -43,6 +43,20 @@ class Explored:
     order: list[int]
     proven: bool
     settled: bool
+
+
+def briefly_explored(
+    problem: OverlapProblem,
+    policies: Sequence[Policy],
+    *,
+    most_bytes: int | None = None,
+    deadline: Deadline | None = None,
+) -> Explored | None:
+    """What little work finds; None, too, for so many pieces that it would find nothing."""
+    pieces = coarsened(problem, _SHARE).problem.nodes
+    if sum(piece.kind != "wait" for piece in pieces) > _BRIEF_STEPS:
+        return None
+    return explored(problem, policies, work=_BRIEF_WORK, most_bytes=most_bytes, deadline=deadline)
 
 
 def explored(
