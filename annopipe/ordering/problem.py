@@ -26,6 +26,7 @@ class OverlapNode:
     latency, issue: launches: part of the cost that does not stretch on a shared link; time to start the transfer.
     operation: launches: the collective, with what must be the same on all ranks (data type, reduction).
     floating: launches: whether it carries floating-point values, so that it is no exchange of counts.
+    graph: the lane of the graph that it is of, "F" of lane "F0", "" of a graph alone; None: its lane is its graph's.
     """
 
     index: int
@@ -41,6 +42,12 @@ class OverlapNode:
     issue: float = 0.0
     operation: str = ""
     floating: bool = False
+    graph: str | None = None
+
+    @property
+    def own_graph(self) -> str:
+        """The lane of its graph, of which its own may be a nano-batch."""
+        return self.lane if self.graph is None else self.graph
 
     @property
     def thread_time(self) -> float:
@@ -180,7 +187,7 @@ class OverlapProblem:
             cost = 0.0 if n.kind == "wait" else seconds[n.name]
             own = min(latency.get(n.name, 0.0), cost), issue.get(n.name, 0.0)
             described = (n.index, n.name, n.region, n.kind, n.lane, n.phase, cost, n.queue, n.launch)
-            nodes.append(OverlapNode(*described, *own, n.operation, n.floating))
+            nodes.append(OverlapNode(*described, *own, n.operation, n.floating, n.graph))
         return dataclasses.replace(self, nodes=tuple(nodes), network=network, has_costs=True)
 
     def topological(self, rank: Sequence[float], chain: Sequence[int] = ()) -> list[int]:

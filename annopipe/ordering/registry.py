@@ -2,15 +2,14 @@
 
 import abc
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from annopipe.errors import OrderError
-from annopipe.ordering.patterns import apply, parse
+from annopipe.ordering.patterns import Pattern, apply, parse
 from annopipe.ordering.problem import OverlapProblem
 
-__all__ = ["Policy", "PolicyWithOptions", "find", "forget", "policies", "policy"]
+__all__ = ["Policy", "PolicyWithOptions", "find", "forget", "of_one_kind_only", "policies", "policy"]
 
 Policy = Callable[[OverlapProblem], Sequence[Any]]
 F = TypeVar("F", bound=Policy)
@@ -48,6 +47,21 @@ class PolicyWithOptions(abc.ABC):
 
 
 _POLICIES: dict[str, Policy] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class _PatternPolicy:
+    """A pattern as a function; optional: what it names may be missing."""
+
+    pattern: Pattern
+    optional: bool = False
+
+    @property
+    def __name__(self) -> str:
+        return str(self.pattern)
+
+    def __call__(self, problem: OverlapProblem) -> list[int]:
+        return apply(problem, self.pattern, optional=self.optional)
 
 
 def policy(function: F) -> F:
@@ -103,10 +117,20 @@ def find(name: str | Policy) -> tuple[str, Policy]:
         return getattr(name, "__name__", "policy").removesuffix("_"), name
     if isinstance(name, str) and name not in _POLICIES and any(sign in name for sign in ".;|"):
         pattern = parse(name)
-        return str(pattern), functools.partial(apply, pattern=pattern)
+        return str(pattern), _PatternPolicy(pattern)
     if not isinstance(name, str) or name not in _POLICIES:
         raise OrderError(
             f"no overlap policy {name!r}; there are {', '.join(_POLICIES)}; add one with @ap.policy, or write a "
             'pattern such as "B.combine | F.attention ; B.experts | F.dispatch"'
         )
     return name, _POLICIES[name]
+
+
+def of_one_kind_only(given: str | Policy) -> str | Policy:
+    """The policy of a pipeline for forwards alone, or backwards: of a pattern, written for a pair, their part.
+
+    >>> of_one_kind_only("auto")
+    'auto'
+    """
+    _, function = find(given)
+    return dataclasses.replace(function, optional=True) if isinstance(function, _PatternPolicy) else given

@@ -12,7 +12,7 @@ from annopipe.graphs.reordering import check_order
 from annopipe.ordering.adjustments import waits_late
 from annopipe.ordering.bounds import lower_bound
 from annopipe.ordering.builtin_policies import alternate, dualpipe, list_, megatron, sequential
-from annopipe.ordering.host_reads import counts_early
+from annopipe.ordering.host_reads import counts_early, counts_together
 from annopipe.ordering.problem import OverlapNode, OverlapProblem
 from annopipe.ordering.registry import Policy
 from tests.ordering.problems import deepseek_pair, launches_of, random_problems
@@ -75,6 +75,8 @@ def test_adjustments_keep_orders_legal_and_never_slow_the_waits(problem: Overlap
     counts = {problem.nodes[index].name for index in problem.count_exchanges}
     of_data = [[name for name in launches_of(problem, order) if name not in counts] for order in (early, late)]
     assert of_data[0] == of_data[1]
+    together = counts_together(problem, late)
+    check_order(problem.nodes, together, problem.dependencies)
 
 
 def _node(index: int, kind: str, lane: str, cost: float = 1.0, launch: int = -1) -> OverlapNode:

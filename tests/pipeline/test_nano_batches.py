@@ -100,6 +100,18 @@ def test_every_policy_has_the_bits_of_nano_batches_in_sequence():
     assert all(map(torch.equal, found[0], other) for other in found[1:])
 
 
+def test_fixed_sums_add_nano_batches_in_the_order_of_microbatches():
+    x, target = batch(5)
+    found = []
+    for row in (
+        "0F0/2 1F0/2 1B0/2 0B0/2 0F1/2 1F1/2 1B1/2 0B1/2",
+        "0F1/2 1F1/2 0F0/2 1F0/2 1B1/2 1B0/2 0I1/2 0I0/2 0W1/2 0W0/2",
+    ):
+        stages = blocks()
+        found.append(trained(piped(row, stages, fixed_sums=True), stages, x, target))
+    assert all(map(torch.equal, *found))
+
+
 def test_random_numbers_are_those_of_nano_batches_in_sequence():
     x, target = batch(5)
     found = []
@@ -178,6 +190,16 @@ def test_values_with_another_batch_dimension_or_none_cross_as_those_of_the_whole
         results.append([*losses, *(out["logits"] for out in pipe.outputs), *(g.grad for g in given), *grads])
         assert [out["count"] for out in pipe.outputs] == [5, 5]
     close(results[0], results[1], 1e-14)
+
+
+def test_a_target_that_requires_grad_gets_its_gradient():
+    x, _ = batch(5)
+    targets = [torch.ones_like(x).requires_grad_() for _ in range(2)]
+    for row, target in zip(("0F0/2 0F1/3 0B0/2 0B1/3", "0F0 0F1 0B0 0B1"), targets, strict=True):
+        schedule = ap.Schedule.of(ap.placement.linear(1), MICROBATCHES, [row.split()])
+        pipe = ap.Pipeline([Block().double()], schedule, loss_fn=lambda o, t: ((o - t) ** 2).mean().sqrt())
+        pipe.step(x, target=target)
+    close([targets[0].grad], [targets[1].grad], 1e-14)
 
 
 class Balanced(Block):

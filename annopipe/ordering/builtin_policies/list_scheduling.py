@@ -17,7 +17,7 @@ from annopipe.ordering.bounds import CLOSE, lower_bound
 from annopipe.ordering.builtin_policies.alternate import alternate
 from annopipe.ordering.builtin_policies.sequential import sequential
 from annopipe.ordering.greedy import greedy_order, path_lengths
-from annopipe.ordering.host_reads import counts_early
+from annopipe.ordering.host_reads import counts_early, counts_together_if_no_slower
 from annopipe.ordering.problem import OverlapProblem
 
 __all__ = ["list_"]
@@ -59,7 +59,7 @@ def list_(problem: OverlapProblem) -> list[int]:
             best, shortest = order, makespan
         if shortest <= enough:
             break
-    return best
+    return counts_together_if_no_slower(problem, best)
 
 
 def _priorities(problem: OverlapProblem, rule: _Rule) -> list[float]:

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 
 from annopipe.errors import OrderError
 from annopipe.ordering.bounds import CLOSE, lower_bound
+from annopipe.ordering.builtin_policies.auto import nano_batches_lose
 from annopipe.ordering.builtin_policies.candidates import NAMED, SAME, named_orders, reason_for
+from annopipe.ordering.host_reads import counts_together_if_no_slower
 from annopipe.ordering.problem import OverlapProblem, ReasonedOrder
 from annopipe.ordering.registry import PolicyWithOptions
 from annopipe.ordering.search.deadline import Deadline
@@ -84,6 +86,9 @@ class Search(PolicyWithOptions):
         chosen = next(iter(spans))
         for name, seconds in spans.items():
             chosen = name if seconds < spans[chosen] * SAME else chosen
+        if chosen != "sequential":
+            together = counts_together_if_no_slower(problem, orders[chosen])
+            orders[chosen] = together if self._allows(problem, together) else orders[chosen]
         spans.setdefault("sequential", problem.makespan(range(len(problem.nodes))))
         return ReasonedOrder(orders[chosen], self._reason(problem, orders[chosen], chosen, spans, proven=proven))
 
@@ -97,6 +102,7 @@ class Search(PolicyWithOptions):
         self, problem: OverlapProblem, order: list[int], chosen: str, spans: dict[str, float], *, proven: bool
     ) -> str:
         reason = reason_for(problem, order, chosen, spans, proven=proven)
+        reason = "; ".join(filter(None, (reason, nano_batches_lose(problem, spans[chosen]))))
         if self.memory_bytes is None:
             return reason
         limit = f"{problem.peak_bytes(order):,} bytes live, of memory_bytes={self.memory_bytes:,}"

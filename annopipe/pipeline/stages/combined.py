@@ -1,4 +1,7 @@
-"""Combined graphs for the actions that a schedule overlaps: one plan for every distinct pair, made before any step."""
+"""Combined graphs for the actions that a schedule overlaps: one plan for every distinct pair, made before any step.
+
+The graph of one action is planned as well where a part of it runs in nano-batches.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -6,7 +9,7 @@ from typing import Any
 import torch.distributed as dist
 
 from annopipe.errors import PipelineError
-from annopipe.ordering.combining import Part, StageNodeCosts, combine, lanes_of
+from annopipe.ordering.combining import Part, StageNodeCosts, combine, has_nano_batches, lanes_of
 from annopipe.ordering.registry import Policy
 from annopipe.pipeline.stages.graph_call import GraphCall
 from annopipe.pipeline.stages.stage import LocalStage
@@ -66,6 +69,8 @@ def combinations(
 ) -> dict[Parts, Combined]:
     """One combined graph for every distinct combination, in the order in which a rank's actions have them first.
 
+    Single actions whose graph has nano-batches count as combinations.
+
     None for combinations of backwards in which nothing is differentiated.
 
     Raises PipelineError for two forwards of a stage that updates buffers.
@@ -79,7 +84,7 @@ def combinations(
     return {
         parts: Combined(found, policy, costs, group)
         for parts, found in graphs.items()
-        if len(found) > 1 or (found and len(parts) > 1)
+        if len(found) > 1 or (found and (len(parts) > 1 or has_nano_batches(found[0].graph)))
     }
 
 

@@ -2,6 +2,7 @@ import json
 import math
 import shutil
 import subprocess
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 import annopipe as ap
 from annopipe.simulation.ranks import html
+from annopipe.simulation.ranks.pictured import Pictured
 from annopipe.simulation.ranks.spans import RankSpan
 from tests.simulation.pages import NASTY, Outline, data
 from tests.simulation.ranks.schedules import (
@@ -56,7 +58,7 @@ def decoded(drawing: dict[str, Any], looks: list[list[Any]]) -> list[list[tuple[
     return ranks
 
 
-def run_page(tmp_path: Path, timelines: dict[str, Drawn], *arguments: float) -> dict[str, Any]:
+def run_page(tmp_path: Path, timelines: Mapping[str, Pictured], *arguments: float) -> dict[str, Any]:
     html.write(tmp_path / "page.html", timelines)
     command = ["node", str(RUNNER), str(tmp_path / "page.html"), *map(str, arguments)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=400)
