@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "Setting up .venv: a few minutes the first time."
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(PIP_INSTALL) "$$(grep '^torch==' constraints.txt)"
-	@$(PIP_INSTALL) -e '.[dev,plots]'
+	@$(PIP_INSTALL) -e '.[dev,plots,optimal]'
 	@touch $@
 
 demo: $(STAMP)  ## about a minute: overlap measured on this machine, a table and an HTML timeline

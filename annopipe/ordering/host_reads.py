@@ -22,20 +22,18 @@ _SAME = 1.0 + 1e-12  # rounding
 def counts_early(problem: OverlapProblem, order: Sequence[int]) -> list[int]:
     """The order with every exchange of counts moved to just behind the last node that must come before it.
 
-    Exchanges keep their sequence, and none moves ahead of another launch.
+    So when the host reads the counts of one lane, those of every other lane that can be underway are: no read comes
+    before an exchange that could have been issued. Exchanges of data keep their sequence.
     """
-    place = {index: position for position, index in enumerate(order)}
-    earliest = -1.0
-    keys: dict[int, tuple[float, int]] = {}
+    place = {index: float(position) for position, index in enumerate(order)}
+    keys = dict(place)
     for index in order:
-        key = float(place[index])
         if index in problem.count_exchanges:
-            inputs = max((place[source] for source in problem.dependencies[index]), default=-1)
-            key = min(key, max(inputs + 0.5, earliest))
-        if problem.nodes[index].kind == "launch":
-            earliest = key
-        keys[index] = key, place[index]
-    return sorted(order, key=keys.__getitem__)
+            # Behind what it needs where that now is: inputs may be exchanges of counts themselves.
+            keys[index] = min(
+                place[index], max((keys[source] for source in problem.dependencies[index]), default=-1) + 0.5
+            )
+    return sorted(order, key=lambda index: (keys[index], place[index]))
 
 
 def counts_together(problem: OverlapProblem, order: Sequence[int]) -> list[int]:

@@ -1,5 +1,6 @@
 """Overlap policies by name: the one registry beside that of declared operators (``annopipe.graphs.declared_ops``)."""
 
+import abc
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -8,10 +9,42 @@ from annopipe.errors import OrderError
 from annopipe.ordering.patterns import Pattern, apply, parse
 from annopipe.ordering.problem import OverlapProblem
 
-__all__ = ["Policy", "find", "forget", "of_one_kind_only", "policies", "policy"]
+__all__ = ["Policy", "PolicyWithOptions", "find", "forget", "of_one_kind_only", "policies", "policy"]
 
 Policy = Callable[[OverlapProblem], Sequence[Any]]
 F = TypeVar("F", bound=Policy)
+
+
+class PolicyWithOptions(abc.ABC):
+    """A policy that is a frozen dataclass: its fields are its options. It looks at costs.
+
+    ``str`` of one with the defaults is its name; other options follow, "search(seed=1)".
+    """
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """The name of the policy, as in ``ap.policies()``."""
+
+    @property
+    @abc.abstractmethod
+    def memory_bytes(self) -> int | None:
+        """The limit on live bytes that an order has to keep, so that the problem needs ``values``."""
+
+    @property
+    @abc.abstractmethod
+    def is_repeatable(self) -> bool:
+        """Whether every call and every rank finds the same order for the same problem."""
+
+    @abc.abstractmethod
+    def __call__(self, problem: OverlapProblem) -> Sequence[int]:
+        """The order of a problem."""
+
+    def __str__(self) -> str:
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]  # the children are dataclasses
+        given = [f"{f.name}={getattr(self, f.name)!r}" for f in fields if getattr(self, f.name) != f.default]
+        return f"{self.name}({', '.join(given)})" if given else self.name
+
 
 _POLICIES: dict[str, Policy] = {}
 
@@ -46,14 +79,20 @@ def policy(function: F) -> F:
     ... def program_order(problem):
     ...     return problem.nodes
     """
+    if isinstance(function, PolicyWithOptions):
+        return _POLICIES.setdefault(function.name, function)  # type: ignore[return-value]
     if not callable(function) or not hasattr(function, "__qualname__"):
         raise OrderError(f"a policy is a function from an OverlapProblem to an order, got {function!r}")
     name = function.__name__.removesuffix("_")  # list_ is called list
     known = _POLICIES.get(name)
-    if known is not None and (known.__module__, known.__qualname__) != (function.__module__, function.__qualname__):
+    if known is not None and (known.__module__, _qualname(known)) != (function.__module__, _qualname(function)):
         raise OrderError(f"a policy named {name!r} exists already ({known.__module__}): give the function another name")
     _POLICIES[name] = function
     return function
+
+
+def _qualname(function: Policy) -> str:
+    return getattr(function, "__qualname__", type(function).__qualname__)
 
 
 def policies() -> tuple[str, ...]:
@@ -72,6 +111,8 @@ def find(name: str | Policy) -> tuple[str, Policy]:
     Raises:
         OrderError: there is no policy of that name, or the text is no pattern.
     """
+    if isinstance(name, PolicyWithOptions):
+        return str(name), name
     if callable(name):
         return getattr(name, "__name__", "policy").removesuffix("_"), name
     if isinstance(name, str) and name not in _POLICIES and any(sign in name for sign in ".;|"):

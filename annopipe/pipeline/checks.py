@@ -152,11 +152,11 @@ def facts_of(
 
     Raises OrderError for a policy that there is not.
     """
-    find(policy)
+    name, _ = find(policy)
     return {
         "the number of microbatches": str(schedule.microbatches),
         "the schedule": repr(schedule.programs.texts()),
-        "the policy": policy if isinstance(policy, str) else getattr(policy, "__qualname__", type(policy).__qualname__),
+        "the policy": policy if isinstance(policy, str) else getattr(policy, "__qualname__", name),
         "the tied parameters": repr(sorted(tied.items())),
         "what is computed again": "; ".join(map(str, recompute)),
         "bucket_bytes": str(bucket_bytes),

@@ -81,7 +81,8 @@ def under_policies(
     costs = made_up_costs(both)
     wrong: dict[str, list[str]] = {}
     for policy in policies:
-        result = ap.overlap(both, policy=policy, costs=costs, group=group).run(values)
+        chosen = ap.Search(steps=1_000) if policy == "search" else policy  # with less work: many graphs, short orders
+        result = ap.overlap(both, policy=chosen, costs=costs, group=group).run(values)
         wrong[policy] = [
             f"{name}.{value}" for name, lane in lanes.items() for value in lane.different(ap.out_of_lane(result, name))
         ]
@@ -136,7 +137,9 @@ def main() -> None:
     wrong: dict[str, dict[str, list[str]]] = {}
     idle: list[str] = []
     for case, lanes in combinations(rank, ranks):
-        policies = [name for name in ap.policies() if name != "torch" or case.endswith("/pair")]
+        policies = [name for name in ap.policies() if name != "optimal"]  # which takes small problems only
+        if not case.endswith("/pair"):
+            policies.remove("torch")
         wrong[case] = under_policies(policies, lanes, dist.group.WORLD if ranks > 1 else None)
         experts = lanes["B"].expected.get("blocks.0.feed.experts.down") if "B" in lanes else None
         if experts is not None and not experts.any():
