@@ -125,8 +125,8 @@ class Runner:
             inputs.backward(stages)
             named = {index: stage.losses.get(AUXILIARY_LOSS) for index, stage in stages.items()}
             self.auxiliary_losses = {index: in_order(found) for index, found in named.items() if found}
-            self.outputs = of_last(stages, placement, lambda last: last.outputs)
-            return of_last(stages, placement, LocalStage.own_losses)
+            self.outputs = of_last(stages, placement, lambda last: last.outputs) if self.keep_outputs else None
+            return of_last(stages, placement, LocalStage.own_losses) if self.settings.loss_fn is not None else None
 
     def _find(self, calls: Sequence[Call], states: ModuleStates) -> tuple[dict[int, LocalStage], Interpreter]:
         """What was prepared for steps of such calls, whose plans are shown from now on."""

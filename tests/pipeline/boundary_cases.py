@@ -254,11 +254,21 @@ def a_keyword_that_no_stage_has_is_refused_everywhere():
     refused(PipelineError, message, lambda: trial.pipe.step(x, target=y))
 
 
+class Told(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self):
+        super().__init__()
+        self.told: list[str] = []
+
+    def emit(self, record):
+        self.told.append(record.getMessage())
+
+
 def preparing_says_once_per_stage_what_it_does():
     """To those who ask: nothing is printed without."""
-    trial, told = Trial(Linear), []
-    log, handler = logging.getLogger("annopipe"), logging.Handler()
-    handler.emit = lambda record: told.append(record.getMessage())
+    trial, log, handler = Trial(Linear), logging.getLogger("annopipe"), Told()
+    told = handler.told
     log.addHandler(handler)
     args, kwargs, targets = zip(*batches(3), strict=True)
     try:

@@ -382,6 +382,15 @@ def what_cannot_be_traced_is_refused():
     refused(ap.PipelineError, "which keeps its weights in a list", lambda: ap.shard(nn.LSTM(2, 2), mesh))
     refused(ap.PipelineError, "mode='half': give one of", lambda: ap.shard(Block(), mesh, mode="half"))
     refused(ap.PipelineError, "takes a mesh of 2 dimensions", lambda: ap.shard(Block(), mesh, mode="hybrid"))
+    for options, said in (
+        ({"mesh": dist.group.WORLD}, "the mesh is a ProcessGroup"),
+        ({"param_dtype": "bfloat16"}, "'bfloat16' is no type to compute in"),
+        ({"reduce_dtype": torch.int8}, "torch.int8 is no type to compute in"),
+        ({"divide_by": 0}, "divide_by=0: give a number above 0"),
+        ({"divide_by": "2"}, "divide_by='2': give a number"),
+        ({"ignore": "scale"}, "ignore='scale' is one text"),
+    ):
+        refused(ap.PipelineError, said, lambda options=options: ap.shard(Block(), **{"mesh": mesh, **options}))
     refused(
         ap.PipelineError, "ignore: Block has no parameter or module c", lambda: ap.shard(Block(), mesh, ignore=["c"])
     )

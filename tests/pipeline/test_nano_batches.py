@@ -192,6 +192,16 @@ def test_values_with_another_batch_dimension_or_none_cross_as_those_of_the_whole
     close(results[0], results[1], 1e-14)
 
 
+def test_a_target_that_requires_grad_gets_its_gradient():
+    x, _ = batch(5)
+    targets = [torch.ones_like(x).requires_grad_() for _ in range(2)]
+    for row, target in zip(("0F0/2 0F1/3 0B0/2 0B1/3", "0F0 0F1 0B0 0B1"), targets, strict=True):
+        schedule = ap.Schedule.of(ap.placement.linear(1), MICROBATCHES, [row.split()])
+        pipe = ap.Pipeline([Block().double()], schedule, loss_fn=lambda o, t: ((o - t) ** 2).mean().sqrt())
+        pipe.step(x, target=target)
+    close([targets[0].grad], [targets[1].grad], 1e-14)
+
+
 class Balanced(Block):
     """With a loss that is not linear in the batch."""
 

@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from annopipe.errors import PipelineError
 from annopipe.pipeline.data_parallel.agreeing import check_alike, facts_of_call
 from annopipe.pipeline.data_parallel.gathering import Reads, Sharing
-from annopipe.pipeline.data_parallel.refusals import refuse_module
+from annopipe.pipeline.data_parallel.refusals import refuse_module, refuse_options
 
 __all__ = ["is_shared", "read_gathered", "shard", "sharing_of"]
 
@@ -79,6 +79,7 @@ def shard(
     (torch.Size([4, 2]), ['weight', 'bias'], (Shard(dim=0),))
     >>> dist.destroy_process_group()
     """
+    refuse_options(mesh, (param_dtype, reduce_dtype), divide_by, ignore)
     _check_mesh(mesh, mode)
     repeated = {"replicate": mesh, "shard": None, "hybrid": _dimension(mesh, 0)}[mode]
     sharded = {"replicate": None, "shard": mesh, "hybrid": _dimension(mesh, 1)}[mode]
