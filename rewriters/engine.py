@@ -15,8 +15,9 @@ from rewriters.tagging import tag
 
 __all__ = ["FileResult", "check_settings", "rewrite"]
 
-# What undoes the others comes alone; conversions come before tags, so that a converted tag counts as one.
-_BEFORE, _BEHIND = ("AP404", "AP201"), ("AP202", "AP401", "AP402", "AP403", "AP302")
+# What undoes the others comes alone; reports come first, while lines are the file's; conversions come before tags, so
+# that a converted tag counts as one.
+_BEFORE, _BEHIND = ("AP302", "AP404", "AP201"), ("AP202", "AP401", "AP402", "AP403")
 _ALONE = "AP301"
 
 

@@ -1,12 +1,12 @@
 """The files of a run: found, read, and written whole or not at all."""
 
-import fnmatch
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from annopipe.errors import RewriteError
+from rewriters.settings import fits
 
 __all__ = ["find", "write"]
 
@@ -24,7 +24,7 @@ def find(paths: Iterable[Path], exclude: Sequence[str] = ()) -> list[Path]:
         if not path.exists():
             raise RewriteError(f"no such file or folder: {path}")
         for file in _below(path) if path.is_dir() else (path,):
-            if not any(fnmatch.fnmatch(file.as_posix(), pattern) for pattern in exclude):
+            if not any(fits(file.as_posix(), pattern) for pattern in exclude):
                 found.setdefault(file, None)
     return list(found)
 

@@ -1,12 +1,14 @@
 """Patch lists: statements that annotate methods of other classes, and where those classes are."""
 
 import ast
+import contextlib
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
 import libcst as cst
 
+from annopipe.errors import RewriteError
 from rewriters.annotations import Annotation, read_annotation
 from rewriters.names import dotted
 from rewriters.reading import Reading, read
@@ -79,16 +81,13 @@ def methods_of(text: str, owner: str) -> set[str]:
 
 
 def collect(files: Mapping[str, bytes]) -> tuple[Patch, ...]:
-    """The patches of all files of a run, each with the reason if its class is not in exactly one of them.
-
-    Raises:
-        RewriteError: a file that may hold patches cannot be parsed.
-    """
+    """The patches of all files of a run, each with the reason if its class is not in exactly one of them."""
     texts = {path: data.decode("utf-8", errors="ignore") for path, data in files.items()}
     found: list[Patch] = []
     for path, text in texts.items():
         if "annotate_fn" in text:
-            found += [patch for _, patch in patches_in(read(parse(files[path])))]
+            with contextlib.suppress(RewriteError):  # the file is reported when its turn comes
+                found += [patch for _, patch in patches_in(read(parse(files[path])))]
     return tuple(_placed(patch, texts.values()) for patch in found)
 
 

@@ -35,6 +35,7 @@ def json_records(results: Iterable[FileResult]) -> str:
                     "anchor": site.anchor,
                     "action": site.action,
                     "reason": site.reason,
+                    "covers": site.covers,
                 }
             )
         if result.error:

@@ -17,7 +17,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["EXTENTS", "IMPORT_STYLES", "Settings", "from_table", "load"]
+__all__ = ["EXTENTS", "IMPORT_STYLES", "Settings", "fits", "from_table", "load"]
 
 EXTENTS = ("statement", "block", "call")
 IMPORT_STYLES = ("module", "names")
@@ -89,8 +89,17 @@ class Settings:
 
     def for_file(self, path: str) -> "Settings":
         """The settings with what ``per_file_ignores`` says of a file."""
-        codes = [c for pattern, codes in self.per_file_ignores if fnmatch.fnmatch(path, pattern) for c in codes]
+        codes = [c for pattern, codes in self.per_file_ignores if fits(path, pattern) for c in codes]
         return dataclasses.replace(self, ignore=(*self.ignore, *codes)) if codes else self
+
+
+def fits(path: str, pattern: str) -> bool:
+    """Whether a path fits a pattern, from its beginning or from one of its folders on.
+
+    >>> fits("/home/me/models/vision/vit.py", "models/vision/*")
+    True
+    """
+    return fnmatch.fnmatch(path, pattern) or fnmatch.fnmatch(path, f"*/{pattern}")
 
 
 def load(start: Path, config: Path | None = None) -> dict[str, Any]:

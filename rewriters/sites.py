@@ -21,6 +21,7 @@ class Site:
         action: "wrapped", "converted" and "removed" change the file; "already": nothing to do; "skipped": a comment
             says so; "refused": somebody has to look; "reported": a finding that no rule can mend.
         reason: why, for the last four.
+        covers: what a tag covers: "call" alone, or the "statement", which does more than the call.
 
     >>> print(Site(12, 14, "AP102", "experts", "self.experts", "wrapped"))
     12-14: AP102 experts: self.experts: wrapped
@@ -33,6 +34,7 @@ class Site:
     anchor: str
     action: Action
     reason: str = ""
+    covers: str = ""
 
     @property
     def changes(self) -> bool:

@@ -31,6 +31,7 @@ class _Decision:
     line: Statement | None
     action: Action
     reason: str
+    hoisted: bool = False
 
     @property
     def region(self) -> str:
@@ -164,6 +165,7 @@ def _wraps(decisions: Sequence[_Decision], reading: Reading, settings: Settings)
         if reason:
             d.action, d.reason = "refused", reason
         else:
+            d.hoisted = True
             wraps[id(line)].append((d.place.role, found.node, new_name(f"{d.region}_output", taken)))
     return wraps
 
@@ -173,4 +175,7 @@ def _site(d: _Decision, reading: Reading) -> Site:
     if isinstance(d.line, cst.For):
         line = reading.lines(d.line)[0]
     anchor = d.place.anchor or dotted(getattr(d.place.found.node, "func", cst.Name("for")))
-    return Site(line, end_line, d.place.rule, d.place.role, anchor, d.action, d.reason)
+    covers = ""
+    if d.action == "wrapped" and d.line is not None:
+        covers = "call" if d.hoisted or is_whole(d.place.found, d.line) else "statement"
+    return Site(line, end_line, d.place.rule, d.place.role, anchor, d.action, d.reason, covers)

@@ -74,7 +74,7 @@ RULE = Rule(
     summary="Let embedding, norm and head of a model be None: a stage has some of them, or none.",
     why="""\
 In a class with a loop of layers, self.embed(x) becomes x if self.embed is None else self.embed(x); the same for norm
-and head, as torchtitan's models do. Layers may be missing from a ModuleDict as they are; ap.split needs none of this.
+and head, as torchtitan's models do. A stage keeps its own part of the layers; ap.split needs none of this.
 Models of transformers are refused: there, identity layers do it without an edit.
 """,
     apply=_apply,

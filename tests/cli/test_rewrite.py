@@ -85,7 +85,9 @@ def test_json_has_a_record_per_site(rewrite: Run) -> None:
         (3, "AP102", "experts", "wrapped"),
         (4, "AP103", "combine", "refused"),
     ]
-    assert set(records[0]) == {"path", "line", "end_line", "rule", "role", "anchor", "action", "reason"}
+    keys = {"path", "line", "end_line", "rule", "role", "anchor", "action", "reason", "covers"}
+    assert [set(record) for record in records] == [keys, keys]
+    assert [record["covers"] for record in records] == ["call", ""]
 
 
 def test_standard_input_is_rewritten_to_standard_output(rewrite: Run, monkeypatch: pytest.MonkeyPatch) -> None:
