@@ -104,7 +104,7 @@ def nano_batches(x: T, parts: int, dim: int = 0) -> Iterator[T]:
         dim: the dimension to split.
 
     Raises:
-        GraphError: fewer elements than parts, lengths that differ, or no tensor to split.
+        GraphError: fewer elements than parts, lengths that differ, no such dimension, or no tensor to split.
 
     >>> outputs = [part * 2 for part in nano_batches(torch.arange(7), 2)]
     >>> [len(o) for o in outputs]
@@ -163,10 +163,15 @@ class _Pieces(Generic[T]):
     def __init__(self, x: T, parts: int, dim: int) -> None:
         self._leaves, self._spec = pytrees.tree_flatten(x)
         self._dim = dim
-        if parts < 1 or not self._leaves or not all(isinstance(leaf, torch.Tensor) for leaf in self._leaves):
+        others = [type(leaf).__name__ for leaf in self._leaves if not isinstance(leaf, torch.Tensor)]
+        if not isinstance(parts, int) or parts < 1 or not self._leaves or others:
+            inside = f" with {others[0]} in it" if others and not isinstance(x, (str, int, float)) else ""
             raise GraphError(
-                f"nano_batches takes tensors and at least one part, got {type(x).__name__} and {parts} parts"
+                f"nano_batches takes tensors and at least one part, got {type(x).__name__}{inside} and {parts!r} parts"
             )
+        if not isinstance(dim, int) or not all(-leaf.dim() <= dim < leaf.dim() for leaf in self._leaves):
+            shapes = ", ".join(str(list(leaf.shape)) for leaf in self._leaves)
+            raise GraphError(f"nano_batches cannot split along dim {dim!r}: the shapes are {shapes}")
         lengths = [leaf.shape[dim] for leaf in self._leaves]
         if len(set(lengths)) > 1 or lengths[0] < parts:
             raise GraphError(f"nano_batches cannot split lengths {lengths} along dim {dim} into {parts} parts")

@@ -244,12 +244,27 @@ def test_nano_batches_split_unevenly_and_along_any_dimension() -> None:
 
 
 @pytest.mark.parametrize(
-    ("x", "parts"),
-    [(torch.ones(2), 3), (torch.ones(2), 0), ((torch.ones(2), torch.ones(3)), 2), ([], 2), ("text", 2)],
+    ("x", "parts", "dim"),
+    [
+        (torch.ones(2), 3, 0),
+        (torch.ones(2), 0, 0),
+        ((torch.ones(2), torch.ones(3)), 2, 0),
+        ([], 2, 0),
+        ("text", 2, 0),
+        (torch.ones(2), 2.0, 0),
+        (torch.ones(2), 2, 1),
+        (torch.ones(2), 2, None),
+        (torch.ones(()), 2, 0),
+    ],
 )
-def test_what_cannot_be_split_is_refused(x, parts: int) -> None:
+def test_what_cannot_be_split_is_refused(x, parts, dim) -> None:
     with pytest.raises(ap.GraphError, match="nano_batches"):
-        list(ap.nano_batches(x, parts))
+        list(ap.nano_batches(x, parts, dim))
+
+
+def test_what_is_no_tensor_in_what_is_split_is_named() -> None:
+    with pytest.raises(ap.GraphError, match="got dict with int in it and 2 parts"):
+        list(ap.nano_batches({"x": torch.ones(2), "n": 3}, 2))
 
 
 def test_backward_nodes_carry_the_region_of_their_forward_operation() -> None:

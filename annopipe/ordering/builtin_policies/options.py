@@ -1,7 +1,5 @@
 """What the options of policies may be."""
 
-from numbers import Real
-
 __all__ = ["are_seconds", "is_whole"]
 
 
@@ -20,4 +18,4 @@ def are_seconds(value: object) -> bool:
     >>> are_seconds(0.5), are_seconds(0), are_seconds("60"), are_seconds(float("nan"))
     (True, False, False, False)
     """
-    return isinstance(value, Real) and not isinstance(value, bool) and value > 0
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0

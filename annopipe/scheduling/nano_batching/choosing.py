@@ -92,7 +92,9 @@ def _check(schedule: Schedule, costs: ActionCosts, parts: int, stages: Collectio
         raise CostError(f"costs is {costs!r}; make them with annopipe.costs.table or annopipe.costs.actions")
     if isinstance(parts, bool) or not isinstance(parts, int) or parts < 2:
         raise ScheduleError(f"parts={parts!r}: give into how many nano-batches a microbatch is split, 2 or more")
-    unknown = sorted(set(stages or ()) - set(range(schedule.placement.stages)))
+    if not isinstance(stages, Collection | None):
+        raise ScheduleError(f"stages={stages!r}: give the stages that may change, such as [{stages!r}]")
+    unknown = sorted(set(stages or ()) - set(range(schedule.placement.stages)), key=str)
     if unknown:
         raise ScheduleError(f"stages names {unknown[0]!r}: there are stages 0 to {schedule.placement.stages - 1}")
     numbering = schedule.programs.numbering

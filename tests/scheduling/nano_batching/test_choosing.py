@@ -223,5 +223,7 @@ def test_stages_that_are_not_there_and_memory_that_is_not_enough_are_refused() -
     schedule = ap.schedule("1f1b", 2, 2)
     with pytest.raises(ap.ScheduleError, match="stages names 5: there are stages 0 to 1"):
         ap.with_nano_batches(schedule, PAYS, stages=[5])
+    with pytest.raises(ap.ScheduleError, match=r"stages=1: give the stages that may change, such as \[1\]"):
+        ap.with_nano_batches(schedule, PAYS, stages=1)  # type: ignore[arg-type]
     with pytest.raises(ap.ScheduleError, match="brings the activations kept to 2, and the limit is 1"):
         ap.with_nano_batches(schedule, PAYS, memory=1)
