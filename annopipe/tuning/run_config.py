@@ -53,9 +53,14 @@ class RunConfig:
     def save(self, path: str | PathLike[str]) -> None:
         """Write the TOML, and the schedule as CSV of the same name beside it.
 
-        Raises AnnopipeError when a file cannot be written.
+        Raises PipelineError for a name that does not end in ".toml", AnnopipeError when a file cannot be written.
         """
         target = Path(path)
+        if target.suffix != ".toml":
+            raise PipelineError(
+                f"{path} does not end in .toml, and the schedule goes into a file of the same name with .csv: save as "
+                f"{target.name}.toml"
+            )
         table = target.with_suffix(".csv")
         self.schedule.to_csv(table)
         placement = self.schedule.placement
