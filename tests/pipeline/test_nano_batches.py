@@ -13,6 +13,7 @@ import annopipe as ap
 from annopipe.pipeline import preparing
 from annopipe.pipeline.calls.microbatch_calls import Call
 from annopipe.pipeline.calls.nano_batch_calls import batch_length, nano_batch_lengths
+from annopipe.pipeline.stages.nano_checks import batch_dim
 
 WIDTH, TOKENS, MICROBATCHES = 6, 3, 2
 # F and B of the first stage whole, in two, in three; of the second one alone and in combinations, whole and split.
@@ -336,6 +337,18 @@ def test_arguments_that_do_not_agree_are_refused():
     with pytest.raises(ap.PipelineError, match=r"batch_dims=\{'y': None\} of Pipeline gives it to each whole"):
         batch_length(Call((), {"y": torch.ones(())}, None), None, {})
     assert batch_length(Call((), {"n": 3}, None), None, {}) is None
+
+
+def test_a_step_without_a_batch_is_refused():
+    schedule = ap.Schedule.of(ap.placement.linear(1), MICROBATCHES, [["0F0/2", "0B0/2", "0F1", "0B1"]])
+    pipe = ap.Pipeline([Block()], schedule, loss_fn=total, batch_dims={"x": None, "target": None})
+    with pytest.raises(ap.PipelineError, match="called with no tensor that could be cut .* take a schedule without"):
+        pipe.step(torch.ones(2, TOKENS, WIDTH), target=torch.ones(1))
+
+
+def test_a_size_that_depends_on_data_is_refused():
+    with pytest.raises(ap.PipelineError, match="y has a size that depends on data, .*: run this stage on whole micro"):
+        batch_dim("y", ("u0", 2), [("u1", 2), ("u2", 2)], (2, 1))
 
 
 def test_how_auxiliary_losses_count_is_one_of_two_ways():

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from annopipe.errors import CostError, PipelineError
+from annopipe.errors import CostError, PipelineError, ScheduleError
 from annopipe.tuning.account import Account
 from annopipe.tuning.baseline import library_trials
+from annopipe.tuning.families import families
 from annopipe.tuning.layers import Layer, Recompute
+from annopipe.tuning.layout import Layout
 from annopipe.tuning.run_config import RunConfig
-from annopipe.tuning.trial import scored
+from annopipe.tuning.trial import Trial, scored
 from annopipe.tuning.tuner import tune
 from annopipe.tuning.workers import Workers
 from annopipe.tuning.workload import Workload
@@ -73,6 +75,13 @@ def test_a_memory_that_no_schedule_tried_keeps_to_is_refused_with_what_the_neare
         CostError, match=r"'uneven': none of \d+ schedules tried can be run; the nearest: it holds 2 of 1.5"
     ):
         tune(uneven, effort=2_000, workers=1)
+
+
+def test_parameters_that_alone_are_too_much_are_refused() -> None:
+    heavy = Workload((replace(LAYER, parameters=4.0),) * 3, ranks=2, microbatches=2, memory=7.8, name="heavy")
+    (family, *_) = families(heavy)
+    with pytest.raises(ScheduleError, match="the parameters of a rank alone are more than its memory"):
+        Trial(family, Layout(family.placement, ((0, 2), (2, 3)))).simulated(heavy)
 
 
 @pytest.mark.parametrize(
