@@ -156,6 +156,8 @@ class Counted(torch.fx.Interpreter):
         ({"memory_bytes": 0}, "give bytes as a whole number"),
         ({"memory_bytes": 1.5}, "give bytes as a whole number"),
         ({"time_limit_s": 0}, "give seconds, more than 0"),
+        ({"time_limit_s": "60"}, "give seconds, more than 0"),
+        ({"steps": True}, "give whole numbers"),
     ],
 )
 def test_options_that_are_none_are_refused(options: dict[str, Any], message: str) -> None:

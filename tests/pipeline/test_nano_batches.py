@@ -157,7 +157,7 @@ class Sends(nn.Module):
 
     def forward(self, x, weights):
         found = self.linear(x).transpose(0, 1) * weights[:, None]
-        return {"x": found, "scale": self.scale * 2, "weights": weights, "count": len(x), "none": None}
+        return {"x": found, "scale": self.scale * 2, "weights": weights, "heads": 2, "none": None}
 
 
 class Takes(nn.Module):
@@ -168,7 +168,7 @@ class Takes(nn.Module):
 
     def forward(self, given, shift):
         found = self.linear(torch.tanh(given["x"] * given["scale"] * given["weights"][:, None]) + shift)
-        return {"logits": found.transpose(0, 1), "unused": self.other(found), "count": given["count"]}
+        return {"logits": found.transpose(0, 1), "unused": self.other(found), "count": given["x"].shape[1]}
 
 
 def of_logits(output, target):
@@ -265,6 +265,11 @@ class Ends(Block):
         return self.ending(super().forward(x))
 
 
+class Divides(Block):
+    def forward(self, x, count=1):
+        return super().forward(x) / count
+
+
 class Sized(Block):
     def forward(self, x):
         return super().forward(x) if len(x) > 3 else torch.tanh(self.up(x))[..., :WIDTH]
@@ -297,6 +302,18 @@ REFUSED = {
             "stage 0: output is of shape [15, 6] for a microbatch, [9, 6] and [6, 6] for its parts: with nano",
         ),
     ),
+    "a number of sequences": (
+        lambda: Ends(lambda x: (x, torch.full((), len(x)))),
+        *(4, "stage 0: output.1 of shape [] is computed from how many sequences there are"),
+    ),
+    "numbers of sequences": (
+        lambda: Ends(lambda x: (x, torch.arange(len(x)))),
+        *(5, "stage 0: output.1 of shape [5] is computed from how many sequences there are"),
+    ),
+    "a running number of sequences": (
+        lambda: Ends(lambda x: (x, torch.ones_like(x[:, 0, 0]).cumsum(0))),
+        *(5, "stage 0: output.1 of shape [5] is computed from how many sequences there are"),
+    ),
     "two dimensions that are the batch": (
         lambda: Ends(lambda x: torch.einsum("btw,ctw->bc", x, x)),
         *(4, "stage 0: output is of shape [4, 4] for a microbatch, [2, 2] and [2, 2] for its parts"),
@@ -321,8 +338,30 @@ def test_what_nano_batches_would_change_is_refused(name):
     assert len(pipe.eval(x)) == MICROBATCHES
 
 
+def test_a_number_of_sequences_that_a_stage_hands_on_is_refused_where_the_next_one_runs_nano_batches():
+    x, target = batch(5)
+    for row, refused in (("0F0/2 1F0 1B0 0B0/2", False), ("0F0 1F0/2 1B0/2 0B0", True)):
+        stages, whole = ([Ends(lambda x: (x, len(x))).double(), Divides(1).double()] for _ in range(2))
+        pipe = piped(f"{row} 0F1 1F1 1B1 0B1", stages)
+        if refused:
+            with pytest.raises(
+                ap.PipelineError, match=r"stage 1 is given count=5 with a microbatch, and 3 with a part"
+            ):
+                pipe.step(x, target=target)
+            continue
+        pipe.step(x, target=target)
+        for part, wanted in zip(x.chunk(MICROBATCHES), target.chunk(MICROBATCHES), strict=True):
+            mean_over_tokens(whole[1](*whole[0](part)), wanted).backward()
+        own, expected = ([p.grad for stage in each for p in stage.parameters()] for each in (stages, whole))
+        close(own, expected, 1e-14)
+
+
 def test_values_made_anew_or_of_parameters_alone_may_have_no_batch():
-    own, whole = ([Ends(lambda x: (x, torch.zeros_like(x[0])))] for _ in range(2))
+    def ending(x):
+        positions = torch.arange(TOKENS).expand(len(x), TOKENS)
+        return x, torch.zeros_like(x[0]), x.new_ones(len(x), 1) * positions, positions > 1
+
+    own, whole = ([Ends(ending)] for _ in range(2))
     rows = (["0F0/2", "0B0/2", "0F1/2", "0B1/2"], ["0F0", "0B0", "0F1", "0B1"])
     x, _ = batch(4)
     for (stage,), row in zip((own, whole), rows, strict=True):
