@@ -17,6 +17,8 @@ _ORDER = ("wrapped", "converted", "removed", "already", "skipped", "refused", "r
 
 def diff(result: FileResult) -> str:
     """The change of a file as a unified diff."""
+    if not result.changed:
+        return ""
     before, after = (_lines(data) for data in (result.before, result.after))
     lines = difflib.unified_diff(before, after, f"a/{result.path.lstrip('/')}", f"b/{result.path.lstrip('/')}")
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
