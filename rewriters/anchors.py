@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from rewriters.reading import Found, Reading
 
-__all__ = ["EXCHANGE", "ROLES", "Anchor", "Anchors", "Role"]
+__all__ = ["EXCHANGE", "EXPERTS", "ROLES", "Anchor", "Anchors", "Role"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,6 +38,8 @@ ROLES: Mapping[str, Role] = {
         Role("shared", "region", "shared"),
     )
 }
+# What a class that sends tokens to experts mentions; "dispatch" and "combine" alone are also names of events and views.
+EXPERTS = ("experts", "routed_experts", "routed_experts_compute", "inner_experts", "token_dispatcher", "router")
 EXCHANGE = "exchange"  # an all-to-all: count, dispatch or combine
 
 

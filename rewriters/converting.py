@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import libcst as cst
 
+from rewriters.lines import lost_comments
+
 __all__ = ["Exchange", "exchange"]
 
 
@@ -54,14 +56,17 @@ class _Exchanger(cst.CSTTransformer):
             elif items:
                 items[-1] = items[-1].with_changes(comma=old.comma)
             items += new
-        return updated_node.with_changes(items=items)
+        comments = lost_comments(original_node.items, items)
+        return updated_node.with_changes(items=items, leading_lines=(*updated_node.leading_lines, *comments))
 
     def leave_Decorator(self, original_node: cst.Decorator, updated_node: cst.Decorator) -> cst.Decorator:
         """Exchange it."""
         code = self._wanted.decorators.get(id(original_node))
         if code is None:
             return updated_node
-        return updated_node.with_changes(decorator=cst.parse_expression(code, config=self._config))
+        new = cst.parse_expression(code, config=self._config)
+        lines = (*updated_node.leading_lines, *lost_comments([original_node.decorator], [new]))
+        return updated_node.with_changes(decorator=new, leading_lines=lines)
 
 
 _COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))

@@ -9,7 +9,7 @@ from rewriters.rules import RULES, Rule
 from rewriters.safety import check_output
 from rewriters.settings import Settings
 from rewriters.sites import Site
-from rewriters.source import SKIP_FILE, Source, generated_from, parse
+from rewriters.source import NESTED, SKIP_FILE, Source, generated_from, parse
 from rewriters.stripping import strip_tags
 from rewriters.tagging import tag
 
@@ -99,6 +99,8 @@ def rewrite(data: bytes, settings: Settings | None = None, path: str = "<input>"
             _check(source, reading, settings, rules)
     except RewriteError as error:
         return FileResult(path, data, data, (), str(error))
+    except RecursionError:
+        return FileResult(path, data, data, (), NESTED)
     return FileResult(path, data, after.data, sites)
 
 

@@ -1,6 +1,7 @@
 """The files of a run: found, read, and written whole or not at all."""
 
 import os
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -11,22 +12,32 @@ from rewriters.settings import fits
 __all__ = ["find", "write"]
 
 _NO_SOURCE = {"__pycache__", "build", "dist", "node_modules", "site-packages", "venv"}
+_WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
 def find(paths: Iterable[Path], exclude: Sequence[str] = ()) -> list[Path]:
-    """The Python files at and below ``paths``; hidden folders and those of tools are left out unless they are named.
+    """The Python files at and below ``paths``, each once, whatever paths or links lead to it.
+
+    Hidden folders and those of tools are left out unless they are named.
 
     Raises:
-        RewriteError: a path that is not there.
+        RewriteError: a path that is not there, or a folder that cannot be read.
     """
-    found: dict[Path, None] = {}
+    found: dict[Path, Path] = {}
     for path in paths:
+        for file in _files(path):
+            if not any(fits(file.as_posix(), pattern) for pattern in exclude):
+                found.setdefault(file.resolve(), file)
+    return list(found.values())
+
+
+def _files(path: Path) -> list[Path]:
+    try:
         if not path.exists():
             raise RewriteError(f"no such file or folder: {path}")
-        for file in _below(path) if path.is_dir() else (path,):
-            if not any(fits(file.as_posix(), pattern) for pattern in exclude):
-                found.setdefault(file, None)
-    return list(found)
+        return list(_below(path)) if path.is_dir() else [path]
+    except OSError as error:
+        raise RewriteError(f"{error.filename or path} cannot be read: {error.strerror or error}") from error
 
 
 def _below(folder: Path) -> Iterator[Path]:
@@ -34,7 +45,7 @@ def _below(folder: Path) -> Iterator[Path]:
         if entry.is_dir():
             if entry.name not in _NO_SOURCE and not entry.name.startswith(".") and not entry.is_symlink():
                 yield from _below(entry)
-        elif entry.suffix == ".py":
+        elif entry.suffix == ".py" and entry.is_file():  # no link to nowhere, no pipe
             yield entry
 
 
@@ -46,6 +57,9 @@ def write(path: Path, before: bytes, after: bytes) -> None:
     """
     target = path.resolve()
     try:
+        mode = target.stat().st_mode
+        if not mode & _WRITABLE or not os.access(target, os.W_OK):  # a replacement would not ask
+            raise RewriteError(f"{path} is read-only: make it writable, or leave it out")
         if target.read_bytes() != before:
             raise RewriteError(f"{path} has changed since it was read: run again")
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
@@ -54,7 +68,7 @@ def write(path: Path, before: bytes, after: bytes) -> None:
                 file.write(after)
                 file.flush()
                 os.fsync(file.fileno())
-            Path(name).chmod(target.stat().st_mode & 0o7777)
+            Path(name).chmod(stat.S_IMODE(mode))
             Path(name).replace(target)
         except BaseException:
             Path(name).unlink(missing_ok=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import libcst as cst
 
-from rewriters.lines import Line, comment_line, with_lines
+from rewriters.lines import Line, lost_comments, with_lines
 from rewriters.names import dotted
 from rewriters.reading import Reading
 
@@ -140,7 +140,7 @@ def without_imports(tree: cst.Module, unwanted: Callable[[str, cst.ImportAlias, 
             body.append(with_lines(kept, waiting))
             waiting = ()
         elif isinstance(node, cst.SimpleStatementLine):
-            waiting = (*waiting, *node.leading_lines, *comment_line(node.trailing_whitespace))
+            waiting = (*waiting, *node.leading_lines, *lost_comments([node.with_changes(leading_lines=())], []))
     return tree.with_changes(body=body, header=header, footer=(*waiting, *tree.footer))
 
 
@@ -161,4 +161,5 @@ def _without(node: Line, unwanted: Callable[[str, cst.ImportAlias, str], bool]) 
     if not kept:
         return None
     kept[-1] = kept[-1].with_changes(comma=small.names[-1].comma)
-    return node.with_changes(body=[small.with_changes(names=kept)])
+    lines = (*node.leading_lines, *lost_comments(small.names, kept))
+    return node.with_changes(body=[small.with_changes(names=kept)], leading_lines=lines)

@@ -30,7 +30,7 @@ def dotted(node: cst.BaseExpression) -> str:
             return ""
 
 
-def string_value(node: cst.BaseExpression) -> str | None:
+def string_value(node: cst.CSTNode) -> str | None:
     """The text of a plain string literal, else None."""
     if isinstance(node, cst.SimpleString) and "b" not in node.prefix.lower():
         value = node.evaluated_value
@@ -91,3 +91,10 @@ class Imports:
     def is_certain(self, name: str) -> bool:
         """Whether the first part of ``name`` is bound by imports alone."""
         return name.partition(".")[0] not in self.rebound
+
+    def doubt(self, call: cst.Call) -> str:
+        """Why what is called may be none of what its name was imported as; "" if it is that."""
+        name = dotted(call.func)
+        if self.is_certain(name):
+            return ""
+        return f"{name} is imported and also bound otherwise in this file: tell them apart"

@@ -86,7 +86,7 @@ def collect(files: Mapping[str, bytes]) -> tuple[Patch, ...]:
     found: list[Patch] = []
     for path, text in texts.items():
         if "annotate_fn" in text:
-            with contextlib.suppress(RewriteError):  # the file is reported when its turn comes
+            with contextlib.suppress(RewriteError, RecursionError):  # the file is reported when its turn comes
                 found += [patch for _, patch in patches_in(read(parse(files[path])))]
     return tuple(_placed(patch, texts.values()) for patch in found)
 
@@ -108,5 +108,5 @@ def _placed(patch: Patch, texts: Iterable[str]) -> Patch:
 def _methods(text: str, owner: str) -> set[str]:
     try:
         return methods_of(text, owner)
-    except SyntaxError:
+    except (SyntaxError, ValueError, RecursionError):
         return set()  # the file is reported when its turn comes

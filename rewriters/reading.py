@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
-from rewriters.names import Imports, dotted
+from rewriters.names import Imports, dotted, target_names
 from rewriters.source import Source
 from rewriters.walking import children
 
@@ -131,22 +131,27 @@ class _Walk:
                 if name := dotted(node.func):
                     found.calls.append(self._found(node, name))
             case cst.For():
+                self._bind(node.target)
                 found.loops.append(self._found(node))
-            case cst.With():
+            case cst.With() if node.asynchronous is None:  # neither our tags nor PyTorch's can be entered by async with
                 found.withs.append(self._found(node))
             case cst.Import() | cst.ImportFrom():
                 found.imports.add(node)
             case cst.FunctionDef():
                 self._bind(node.name)
                 found.functions.append(self._found(node))
-            case cst.ClassDef() | cst.Param():
+            case cst.ClassDef() | cst.Param() | cst.AsName() | cst.MatchAs() | cst.MatchStar() | cst.TypeAlias():
                 self._bind(node.name)
-            case cst.AssignTarget():
+            case cst.TypeVar() | cst.TypeVarTuple() | cst.ParamSpec():
+                self._bind(node.name)
+            case cst.AssignTarget() | cst.AnnAssign() | cst.AugAssign() | cst.NamedExpr() | cst.CompFor() | cst.Del():
                 self._bind(node.target)
+            case cst.MatchMapping():
+                self._bind(node.rest)
 
     def _found(self, node: cst.CSTNode, name: str = "") -> Found:
         return Found(node, name, tuple(self._stack), self._owners[-1] if self._owners else None)
 
-    def _bind(self, name: cst.CSTNode) -> None:
-        if isinstance(name, cst.Name):
-            self._reading.imports.rebound.add(name.value)
+    def _bind(self, target: cst.CSTNode | None) -> None:
+        if target is not None:
+            self._reading.imports.rebound.update(target_names(target))

@@ -2,7 +2,9 @@
 
 import collections
 import difflib
+import io
 import json
+import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 
 from rewriters.engine import FileResult
@@ -15,9 +17,17 @@ _ORDER = ("wrapped", "converted", "removed", "already", "skipped", "refused", "r
 
 def diff(result: FileResult) -> str:
     """The change of a file as a unified diff."""
-    before, after = (data.decode(errors="replace").splitlines(keepends=True) for data in (result.before, result.after))
+    if not result.changed:
+        return ""
+    before, after = (_lines(data) for data in (result.before, result.after))
     lines = difflib.unified_diff(before, after, f"a/{result.path.lstrip('/')}", f"b/{result.path.lstrip('/')}")
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _lines(data: bytes) -> list[str]:
+    """The lines as ``patch`` counts them: ended by line feeds alone."""
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    return io.StringIO(data.decode(encoding, errors="replace"), newline="\n").readlines()
 
 
 def json_records(results: Iterable[FileResult]) -> str:

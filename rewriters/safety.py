@@ -11,6 +11,7 @@ That a second run changes nothing is checked by the engine, which can run again.
 import ast
 import collections
 import io
+import sys
 import tokenize
 
 from annopipe.errors import RewriteError
@@ -35,10 +36,17 @@ def check_output(before: bytes, after: bytes, *, neutral: bool) -> None:
     annopipe.errors.RewriteError: the rewritten file differs in more than tags...
     """
     try:
+        original = ast.parse(before)
+    except (SyntaxError, ValueError) as error:
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        raise RewriteError(
+            f"Python {version} cannot parse the file ({error}): mend it, or run annopipe with the Python that it is for"
+        ) from error
+    try:
         tree = ast.parse(after)
     except (SyntaxError, ValueError) as error:
         raise _defect(f"is not valid Python ({error})") from error
-    if neutral and without_tags(tree) != without_tags(ast.parse(before)):
+    if neutral and without_tags(tree) != without_tags(original):
         raise _defect("differs in more than tags")
     lost = comments(before) - comments(after)
     if lost:
@@ -110,11 +118,18 @@ class _Untagger(ast.NodeTransformer):
     def visit_With(self, node: ast.With) -> ast.AST | list[ast.stmt]:
         """Its tags go."""
         self.generic_visit(node)
-        node.items = [item for item in node.items if not self._is_tag(item.context_expr)]
+        node.items = [item for item in node.items if item.optional_vars or not self._is_tag(item.context_expr)]
         return node if node.items else node.body
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        """Its tags go."""
+        return self._without_decorators(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         """Its tags go."""
+        return self._without_decorators(node)
+
+    def _without_decorators(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
         self.generic_visit(node)
         node.decorator_list = [call for call in node.decorator_list if not self._is_tag(call)]
         node.body = node.body or [ast.Pass()]

@@ -117,7 +117,11 @@ def load(start: Path, config: Path | None = None) -> dict[str, Any]:
                 table = tomllib.loads(path.read_text(encoding="utf-8"))
             except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
                 raise RewriteError(f"{path}: {error}") from error
-            return from_table(table.get("tool", {}).get("annopipe", {}).get("rewrite", {}), str(path))
+            for name in ("tool", "annopipe", "rewrite"):
+                table = table.get(name, {})
+                if not isinstance(table, dict):
+                    raise RewriteError(f"{path}: {name} of {_TABLE} must be a table")
+            return from_table(table, str(path))
     return {}
 
 

@@ -1,5 +1,6 @@
 """A file's text as libcst's tree, read so that what nobody changes is written back byte for byte."""
 
+import ast
 import dataclasses
 import re
 
@@ -7,10 +8,12 @@ import libcst as cst
 
 from annopipe.errors import RewriteError
 
-__all__ = ["GENERATED", "SKIP_FILE", "Source", "generated_from", "parse"]
+__all__ = ["GENERATED", "NESTED", "SKIP_FILE", "Source", "generated_from", "parse"]
 
 GENERATED = re.compile(r"automatically generated from\s+(\S+?)\.?\s|@" + "generated")
-SKIP_FILE = re.compile(r"#\s*annopipe:\s*skip-file\b")
+SKIP_FILE = re.compile(r"^[ \t]*#(?:.*#)?\s*annopipe:\s*skip-file\b", re.MULTILINE)
+
+NESTED = "nested too deeply: leave the file out, or split its longest expression or chain of elif"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,16 +44,26 @@ def parse(data: bytes, *, trusted: bool = False) -> Source:
     try:
         tree = cst.parse_module(data)
     except cst.ParserSyntaxError as error:
-        raise RewriteError(
-            f"line {error.raw_line}: cannot be parsed ({error.message.splitlines()[0]}): mend it, or leave the file out"
-        ) from error
+        line, what = _complaint(data) or (error.raw_line, error.message.splitlines()[0])
+        raise RewriteError(f"line {line}: cannot be parsed ({what}): mend it, or leave the file out") from error
     except (UnicodeDecodeError, SyntaxError, LookupError) as error:
         raise RewriteError(f"cannot be read as Python: {error}") from error
     except RecursionError as error:
-        raise RewriteError("nested too deeply for libcst: leave the file out, or split the expression") from error
+        raise RewriteError(NESTED) from error
     if not trusted and tree.bytes != data:
         raise RewriteError("libcst does not write this file back as it is (a byte-order mark, or odd whitespace)")
     return Source(data, tree)
+
+
+def _complaint(data: bytes) -> tuple[int, str] | None:
+    """Line and complaint of Python itself, which are better than libcst's."""
+    try:
+        ast.parse(data)
+    except SyntaxError as error:
+        return error.lineno or 0, error.msg
+    except (ValueError, RecursionError, MemoryError):
+        pass
+    return None
 
 
 def generated_from(text: str) -> str | None:

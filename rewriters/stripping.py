@@ -11,21 +11,22 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from rewriters.imports import is_import_of, without_imports
-from rewriters.lines import Line, comment_line, with_lines
-from rewriters.names import Imports, dotted
+from rewriters.lines import Line, comment_line, lost_comments, with_lines
+from rewriters.names import Imports, dotted, string_value
 from rewriters.reading import Reading
 from rewriters.tags import own_tag
-from rewriters.walking import children
+from rewriters.walking import children, descendants
 
 __all__ = ["Removed", "strip_tags", "unused_names"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Removed:
-    """A tree without tags, and the tags that were in it."""
+    """A tree without tags, the tags that were in it, and those that stay, each with the reason."""
 
     tree: cst.Module
     tags: tuple[cst.Call, ...]
+    refused: tuple[tuple[cst.Call, str], ...] = ()
 
 
 def strip_tags(reading: Reading) -> Removed:
@@ -43,15 +44,16 @@ def strip_tags(reading: Reading) -> Removed:
     """
     stripper = _Stripper(reading.imports)
     tree = cst.ensure_type(reading.tree.visit(stripper), cst.Module)
+    refused = tuple(stripper.refused.items())
     if not stripper.removed:
-        return Removed(reading.tree, ())
+        return Removed(reading.tree, (), refused)
     used = {dotted(call.func).partition(".")[0] for call in stripper.removed}
-    return Removed(unused_names(tree, used, "annopipe"), tuple(stripper.removed))
+    return Removed(unused_names(tree, used, "annopipe"), tuple(stripper.removed), refused)
 
 
 def unused_names(tree: cst.Module, candidates: set[str], module: str) -> cst.Module:
     """The module without imports of ``module`` under the names ``candidates`` that nothing uses."""
-    gone = candidates - set(_used(tree))
+    gone = candidates - set(_used(tree)) - set(_exported(tree))
 
     def unwanted(name: str, alias: cst.ImportAlias, base: str) -> bool:
         return name.partition(".")[0] in gone and is_import_of(alias, base, module)
@@ -67,11 +69,20 @@ def _used(node: cst.CSTNode) -> Iterator[str]:
             yield from _used(child)
 
 
+def _exported(tree: cst.Module) -> Iterator[str]:
+    """The strings in ``__all__``."""
+    for line in tree.body:
+        for small in line.body if isinstance(line, cst.SimpleStatementLine) else ():
+            if isinstance(small, cst.Assign) and dotted(small.targets[0].target) == "__all__":
+                yield from (text for node in descendants(small.value) if (text := string_value(node)) is not None)
+
+
 class _Stripper(cst.CSTTransformer):
     def __init__(self, imports: Imports) -> None:
         super().__init__()
         self._imports = imports
         self.removed: list[cst.Call] = []
+        self.refused: dict[cst.Call, str] = {}
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         """Only statements matter."""
@@ -83,7 +94,8 @@ class _Stripper(cst.CSTTransformer):
         waiting: tuple[cst.EmptyLine, ...] = ()
         for old, new in zip(original_node.decorators, updated_node.decorators, strict=True):
             if self._is_tag(old.decorator):
-                waiting = (*waiting, *new.leading_lines, *comment_line(new.trailing_whitespace))
+                comments = lost_comments([old.decorator], [])
+                waiting = (*waiting, *new.leading_lines, *comments, *comment_line(new.trailing_whitespace))
             else:
                 kept.append(new.with_changes(leading_lines=(*waiting, *new.leading_lines)))
                 waiting = ()
@@ -97,17 +109,18 @@ class _Stripper(cst.CSTTransformer):
 
     def leave_With(self, original_node: cst.With, updated_node: cst.With) -> cst.With:
         """Take single items out; a ``with`` of tags only is left to its block."""
+        if self._is_all_tags(original_node) or original_node.asynchronous is not None:
+            return updated_node
         kept = [
             new
             for old, new in zip(original_node.items, updated_node.items, strict=True)
-            if not self._is_tag(old.item, take_down=False)
+            if not self._is_tag(old.item, named=old.asname is not None)
         ]
-        if not kept or len(kept) == len(updated_node.items):
+        if len(kept) == len(updated_node.items):
             return updated_node
-        for item in original_node.items:
-            self._is_tag(item.item)
         kept[-1] = kept[-1].with_changes(comma=_closing_comma(updated_node))
-        return updated_node.with_changes(items=kept)
+        comments = lost_comments(original_node.items, kept)
+        return updated_node.with_changes(items=kept, leading_lines=(*updated_node.leading_lines, *comments))
 
     def leave_IndentedBlock(
         self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
@@ -148,22 +161,35 @@ class _Stripper(cst.CSTTransformer):
         return body, waiting
 
     def _is_all_tags(self, node: cst.CSTNode) -> bool:
-        return isinstance(node, cst.With) and all(self._is_tag(item.item, take_down=False) for item in node.items)
+        return (
+            isinstance(node, cst.With)
+            and node.asynchronous is None
+            and all(self._is_tag(item.item, named=item.asname is not None, take_down=False) for item in node.items)
+        )
 
-    def _is_tag(self, node: cst.BaseExpression, *, take_down: bool = True) -> bool:
+    def _is_tag(self, node: cst.BaseExpression, *, named: bool = False, take_down: bool = True) -> bool:
         tag = own_tag(node, self._imports)
-        if tag is not None and take_down:
+        if tag is None:
+            return False
+        reason = "the tag is given a name with 'as': take that out" if named else self._imports.doubt(tag.node)
+        if reason:
+            self.refused[tag.node] = reason
+        elif take_down:
             self.removed.append(tag.node)
-        return tag is not None
+        return not reason
 
 
 def _contents(node: cst.With) -> tuple[tuple[cst.EmptyLine, ...], list[Line], tuple[cst.EmptyLine, ...]]:
     """The lines above a ``with``, the statements in it, and the lines at its end."""
+    lines = (*node.leading_lines, *lost_comments([node.with_changes(leading_lines=(), body=_EMPTY)], []))
     if isinstance(node.body, cst.SimpleStatementSuite):
         line = cst.SimpleStatementLine(node.body.body, trailing_whitespace=node.body.trailing_whitespace)
-        return tuple(node.leading_lines), [line], ()
+        return lines, [line], ()
     block = cst.ensure_type(node.body, cst.IndentedBlock)
-    return (*node.leading_lines, *comment_line(block.header)), list(block.body), tuple(block.footer)
+    return (*lines, *comment_line(block.header)), list(block.body), tuple(block.footer)
+
+
+_EMPTY = cst.SimpleStatementSuite([cst.Pass()])
 
 
 def _closing_comma(node: cst.With) -> cst.Comma | cst.MaybeSentinel:

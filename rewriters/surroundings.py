@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from rewriters.lines import comments_in
 from rewriters.names import dotted
 from rewriters.reading import Found, Reading
 from rewriters.tags import Tag, is_annotate, item_calls, own_tag
@@ -33,7 +34,7 @@ def statement(found: Found) -> Statement | None:
 def obstacle(found: Found, reading: Reading) -> str:
     """Why the statement cannot be wrapped, and what to do; "" if it can."""
     if isinstance(found.node, cst.For):
-        return _suspending(found.node) or _unreached(found, reading)
+        return _suspending(found.node) or _unreached(found, reading) or _overhung(found, found.node)
     for node in reversed(found.stack):
         match node:
             case cst.Lambda():
@@ -51,7 +52,20 @@ def obstacle(found: Found, reading: Reading) -> str:
     line = statement(found)
     if line is None:
         return "in no statement of its own"
-    return _suspending(line) or _unreached(found, reading)
+    return _suspending(line) or _unreached(found, reading) or _overhung(found, line)
+
+
+def _overhung(found: Found, line: Statement) -> str:
+    for node in reversed(found.stack):
+        if isinstance(node, (cst.IndentedBlock, cst.Module)):
+            index = next(index for index, other in enumerate(node.body) if other is line)
+            follower = node.body[index + 1] if index + 1 < len(node.body) else None
+            behind = node.footer if follower is None else follower.leading_lines  # type: ignore[attr-defined]
+            first = next((line for line in behind if line.comment is not None), None)
+            if first is not None and first.indent and first.whitespace.value:
+                return "the comment below is indented deeper, and would be in the tag: align it"
+            return ""
+    return ""
 
 
 def _suspending(line: Statement) -> str:
@@ -63,7 +77,9 @@ def _suspending(line: Statement) -> str:
 def _suspends(node: cst.CSTNode) -> bool:
     if isinstance(node, (cst.Lambda, cst.FunctionDef, cst.ClassDef)):
         return False
-    if isinstance(node, (cst.Await, cst.Yield)) or (isinstance(node, cst.CompFor) and node.asynchronous is not None):
+    if isinstance(node, (cst.Await, cst.Yield)):
+        return True
+    if isinstance(node, (cst.CompFor, cst.For, cst.With)) and node.asynchronous is not None:
         return True
     return any(_suspends(child) for child in children(node))
 
@@ -85,13 +101,12 @@ def _unreached(found: Found, reading: Reading) -> str:
 
 
 def says_skip(node: Statement) -> bool:
-    """Whether a comment above or behind the statement says ``# annopipe: skip``."""
+    """Whether a comment above, in or behind the statement says ``# annopipe: skip``; of a loop, in its first line."""
+    parts: list[cst.CSTNode] = [node]
     if isinstance(node, cst.For):
-        ends = [node.body.header] if isinstance(node.body, cst.IndentedBlock) else []
-    else:
-        ends = [node.trailing_whitespace]
-    comments = [line.comment for line in node.leading_lines] + [end.comment for end in ends]
-    return any(comment is not None and _SKIP.match(comment.value) for comment in comments)
+        header = [node.body.header] if isinstance(node.body, cst.IndentedBlock) else []
+        parts = [*node.leading_lines, *header]
+    return any(_SKIP.search(comment) for part in parts for comment in comments_in(part))
 
 
 def _inside_function(found: Found) -> Iterator[cst.CSTNode]:

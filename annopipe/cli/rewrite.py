@@ -1,5 +1,6 @@
 """``annopipe rewrite PATH...``: add, convert and remove tags in model source; shows a diff unless told to write."""
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,15 +69,17 @@ def command(paths: tuple[Path, ...], **options: Any) -> int:
     if options["form"] == "json" and options["write"] and paths == (_STDIN,):
         raise click.UsageError("standard output cannot be JSON and the rewritten text: leave one out")
     results = _results(paths, options)
-    failed = any(result.error for result in results)
+    if options["write"]:
+        results = _written(results, paths)
     if options["form"] == "json":
         click.echo(reporting.json_records(results))
     else:
         _print(results, options)
-    if options["write"]:
-        _write(results, paths)
+    if options["write"] and paths == (_STDIN,):
+        sys.stdout.buffer.write(results[0].after)
+        sys.stdout.buffer.flush()
     click.echo(reporting.summary(results, written=options["write"]), err=True)
-    if failed:
+    if any(result.error for result in results):
         return 2
     left = any(site.action == "reported" for result in results for site in result.sites)
     changed = any(result.changed for result in results)
@@ -128,7 +131,7 @@ def _print(results: "list[FileResult]", options: dict[str, Any]) -> None:
 
     for result in results:
         if result.error:
-            click.echo(f"{result.path}: {result.error}", err=True)
+            click.echo(f"{result.path}: {result.error.removeprefix(f'{result.path} ')}", err=True)
         for site in result.sites:
             if options["verbose"] or site.action in ("refused", "reported"):
                 click.echo(f"{result.path}:{site}", err=True)
@@ -139,15 +142,17 @@ def _print(results: "list[FileResult]", options: dict[str, Any]) -> None:
             click.echo(f"{result.path}: {sites} {'place' if sites == 1 else 'places'} to change")
 
 
-def _write(results: "list[FileResult]", paths: tuple[Path, ...]) -> None:
+def _written(results: "list[FileResult]", paths: tuple[Path, ...]) -> "list[FileResult]":
+    """The results once all files are written; a file that cannot be written is as it was, with the reason."""
     from rewriters.files import write
 
+    done = []
     for result in results:
-        if paths == (_STDIN,):
-            sys.stdout.buffer.write(result.after)
-            sys.stdout.buffer.flush()
-        elif result.changed:
+        if result.changed and paths != (_STDIN,):
             try:
                 write(Path(result.path), result.before, result.after)
             except RewriteError as error:
-                raise click.ClickException(str(error)) from error
+                done.append(dataclasses.replace(result, after=result.before, sites=(), error=str(error)))
+                continue
+        done.append(result)
+    return done

@@ -31,7 +31,6 @@ RULES: Mapping[str, Rule] = {
     for module in (
         dispatch,
         experts,
-        from_torch,
         combine,
         attention,
         router,

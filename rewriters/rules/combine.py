@@ -1,6 +1,6 @@
 """AP103: tag what brings the experts' outputs back."""
 
-from rewriters.anchors import Anchor
+from rewriters.anchors import EXPERTS, Anchor
 from rewriters.rules.rule import Rule
 
 __all__ = ["RULE"]
@@ -10,7 +10,7 @@ _NAMES = (
         f"self.token_dispatcher.{name}"
         for name in ("combine", "token_combine", "combine_preprocess", "combine_postprocess")
     ),
-    *(f"self.{name}" for name in ("combine", "_combine_tokens", "reverse_all_to_all", "unpermute")),
+    *(f"self.{name}" for name in ("_combine_tokens", "reverse_all_to_all", "unpermute")),
     *(f"self.experts.dispatcher.combine_{half}" for half in "ab"),
     "_token_combine",
     "deterministic_scatter_add",
@@ -25,7 +25,7 @@ RULE = Rule(
 The counterparts of AP101's names. scatter_add_, index_add_ and permute alone are no anchors: tensors have those methods
 everywhere.
 """,
-    anchors=tuple(Anchor("combine", name) for name in _NAMES),
+    anchors=(Anchor("combine", "self.combine", EXPERTS), *(Anchor("combine", name) for name in _NAMES)),
     changes=(
         (
             """\
@@ -48,6 +48,9 @@ class Routed(torch.nn.Module):
 """,
         ),
     ),
-    leaves=("def f(x, mask, rows):\n    x.index_add_(0, mask.permute(2, 1, 0), rows)\n",),
-    refuses=(("class R:\n    def f(self, x):\n        if x: y = self.combine(x)\n", "line of its own"),),
+    leaves=(
+        "def f(x, mask, rows):\n    x.index_add_(0, mask.permute(2, 1, 0), rows)\n",
+        "class Table(DataFrame):\n    def least(self, other):\n        return self.combine(other, min)\n",
+    ),
+    refuses=(("class R:\n    def f(self, x):\n        if x: y = self.combine(self.experts(x))\n", "line of its own"),),
 )

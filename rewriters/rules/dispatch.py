@@ -1,6 +1,6 @@
 """AP101: tag what sends tokens to their experts."""
 
-from rewriters.anchors import Anchor
+from rewriters.anchors import EXPERTS, Anchor
 from rewriters.rules.rule import Rule
 
 __all__ = ["RULE"]
@@ -10,7 +10,7 @@ _NAMES = (
         f"self.token_dispatcher.{name}"
         for name in ("dispatch", "token_dispatch", "dispatch_preprocess", "dispatch_postprocess")
     ),
-    *(f"self.{name}" for name in ("dispatch", "_dispatch_tokens", "permute_and_all_to_all")),
+    *(f"self.{name}" for name in ("_dispatch_tokens", "permute_and_all_to_all")),
     *(f"self.experts.dispatcher.dispatch_{half}" for half in "ab"),
     "_token_dispatch",
     "fast_encode",
@@ -24,7 +24,7 @@ RULE = Rule(
 Dispatchers of torchtitan, Megatron-LM, transformers, OLMo-core, SGLang and Tutel, by name. All-to-alls themselves are
 AP108's. A method of the same file that is tagged where it is called is not tagged inside, too.
 """,
-    anchors=tuple(Anchor("dispatch", name) for name in _NAMES),
+    anchors=(Anchor("dispatch", "self.dispatch", EXPERTS), *(Anchor("dispatch", name) for name in _NAMES)),
     changes=(
         (
             """\
@@ -45,13 +45,16 @@ class Routed(Module):
 """,
         ),
     ),
-    leaves=("def f(events):\n    return events.dispatch(1)\n",),
+    leaves=(
+        "def f(events):\n    return events.dispatch(1)\n",
+        "class View:\n    def get(self, request):\n        return self.dispatch(request)\n",
+    ),
     refuses=(
         (
             """\
 class Routed(Module):
     async def forward(self, x):
-        rows = await self.dispatch(x)
+        rows = await self.dispatch(x, self.router)
 """,
             "suspends",
         ),

@@ -82,5 +82,9 @@ class Block(Module):
             "class B:\n    def f(self, x):\n        for e, expert in self.experts:\n            yield expert(x)\n",
             "suspends",
         ),
+        (
+            "class B:\n    async def f(self):\n        async for expert in self.experts:\n            x = expert(x)\n",
+            "suspends",
+        ),
     ),
 )

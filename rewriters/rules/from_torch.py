@@ -50,8 +50,8 @@ def _uses(reading: Reading) -> list[_Use]:
 
 def _told(reading: Reading, node: cst.BaseExpression, named: bool) -> Annotation | str:
     call = cst.ensure_type(node, cst.Call)
-    if not reading.imports.is_certain(dotted(call.func)):
-        return f"{dotted(call.func)} is imported and also bound otherwise in this file: tell them apart"
+    if doubt := reading.imports.doubt(call):
+        return doubt
     if named:
         return "the annotation is given a name with 'as': take that out"
     return read_annotation(call, reading.tree)
@@ -96,6 +96,26 @@ annotate stays too, so that AP202 can put everything back; your linter says whet
     apply=_apply,
     triggers=("annotate",),
     changes=(
+        (
+            """\
+import torch.fx.traceback as tb
+@tb.annotate_fn({'EP': 'dispatch'})
+async def f(x):
+    with tb.annotate({
+        'EP': 'combine',  # back
+    }):
+        return x
+""",
+            """\
+import annopipe
+import torch.fx.traceback as tb
+@annopipe.comm('dispatch')
+async def f(x):
+    # back
+    with annopipe.comm('combine'):
+        return x
+""",
+        ),
         (
             """\
 import torch.fx.traceback as fx_traceback

@@ -64,7 +64,9 @@ def _tags(reading: Reading) -> dict[int, tuple[Tag, str]]:
 
 
 def _annotation(tag: Tag, reading: Reading, settings: Settings) -> dict[str, str] | str:
-    """Keys and the code of their values."""
+    """Keys and the code of their values, or why there are none."""
+    if doubt := reading.imports.doubt(tag.node):
+        return doubt
     if tag.call == "nano_batch":
         return {LANE_KEY: reading.tree.code_for_node(tag.node.args[0].value)}
     if not tag.path:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -104,6 +105,46 @@ def test_a_file_that_cannot_be_parsed_exits_with_2_and_the_others_are_done(rewri
     assert "annopipe" in (tmp_path / "model.py").read_text(encoding="utf-8")
 
 
+def test_a_file_is_rewritten_once_whatever_leads_to_it(rewrite: Run, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "link.py").symlink_to(tmp_path / "model.py")
+    (tmp_path / "folder" / "gone.py").symlink_to("nowhere.py")
+    os.mkfifo(tmp_path / "folder" / "pipe.py")
+    result = rewrite("model.py", "folder/../model.py", str(tmp_path / "model.py"), "folder", "--write")
+    assert (result.returncode, result.stderr.splitlines()[-1]) == (0, "1 files, 1 changed: 1 wrapped, 1 refused")
+    assert (tmp_path / "folder" / "link.py").is_symlink()
+    assert "annopipe" in (tmp_path / "model.py").read_text(encoding="utf-8")
+
+
+def test_a_read_only_file_stays_as_it_is_and_the_others_are_done(rewrite: Run, tmp_path: Path) -> None:
+    (tmp_path / "first.py").write_text(MODEL, encoding="utf-8")
+    (tmp_path / "first.py").chmod(0o444)
+    result = rewrite(".", "--write")
+    assert result.returncode == 2
+    assert "first.py: is read-only: make it writable, or leave it out" in result.stderr
+    assert "2 files, 1 changed" in result.stderr
+    assert (tmp_path / "first.py").read_text(encoding="utf-8") == MODEL
+    assert "annopipe" in (tmp_path / "model.py").read_text(encoding="utf-8")
+
+
+def test_a_folder_without_python_files_is_nothing_to_do(rewrite: Run, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert rewrite("empty").returncode == 0
+
+
+def test_an_interrupted_write_leaves_the_file_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rewriters.files import write
+
+    def interrupted(handle: int) -> None:
+        raise KeyboardInterrupt
+
+    (tmp_path / "a.py").write_bytes(b"x = 1\n")
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "a.py", b"x = 1\n", b"x = 2\n")
+    assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("a.py", b"x = 1\n")]
+
+
 def test_options_come_from_pyproject(rewrite: Run, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(
         "[tool.annopipe.rewrite]\n"
@@ -166,6 +207,17 @@ def test_what_pyproject_cannot_say_is_refused(rewrite: Run, tmp_path: Path, tabl
     result = rewrite("model.py")
     assert result.returncode == 2
     assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("tool = 3", "tool"), ("tool.annopipe = 3", "annopipe"), ("tool.annopipe.rewrite = 3", "rewrite")],
+)
+def test_a_table_that_is_none_is_refused(rewrite: Run, tmp_path: Path, text: str, name: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(f"{text}\n", encoding="utf-8")
+    result = rewrite("model.py")
+    assert result.returncode == 2
+    assert f": {name} of [tool.annopipe.rewrite] must be a table" in result.stderr
 
 
 def test_rules_are_listed_and_explained(rewrite: Run) -> None:

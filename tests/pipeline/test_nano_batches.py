@@ -13,15 +13,15 @@ import annopipe as ap
 from annopipe.pipeline import preparing
 from annopipe.pipeline.calls.microbatch_calls import Call
 from annopipe.pipeline.calls.nano_batch_calls import batch_length, nano_batch_lengths
+from annopipe.pipeline.stages.nano_checks import batch_dim
 
 WIDTH, TOKENS, MICROBATCHES = 6, 3, 2
 # F and B of the first stage whole, in two, in three; of the second one alone and in combinations, whole and split.
 ROWS = {
     "everything in two": "0F0/2 1F0/2 0F1/2 (1F1/2;1B0/2)OVERLAP_F_B 0B0/2 1B1/2 0B1/2",
     "a third lane": "0F0/3 1F0/2 0F1 (1F1;1B0/2)OVERLAP_F_B 0B0/3 1B1 0B1",
-    "split backwards": "0F0/2 1F0/2 0F1 (1F1;1I0/2)OVERLAP_F_B (0F1;1W0/2)OVERLAP 0I0/2 0W0/2 1B1 0B1",
+    "split backwards": "0F0/2 1F0/2 (0F1;1I0/2)OVERLAP_F_B (1F1;1W0/2)OVERLAP 0I0/2 0W0/2 1B1 0B1",
 }
-ROWS["split backwards"] = "0F0/2 1F0/2 (0F1;1I0/2)OVERLAP_F_B (1F1;1W0/2)OVERLAP 0I0/2 0W0/2 1B1 0B1"
 
 
 class Block(nn.Module):
@@ -192,14 +192,18 @@ def test_values_with_another_batch_dimension_or_none_cross_as_those_of_the_whole
     close(results[0], results[1], 1e-14)
 
 
-def test_a_target_that_requires_grad_gets_its_gradient():
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_target_that_requires_grad_gets_its_gradient(trained):
     x, _ = batch(5)
-    targets = [torch.ones_like(x).requires_grad_() for _ in range(2)]
-    for row, target in zip(("0F0/2 0F1/3 0B0/2 0B1/3", "0F0 0F1 0B0 0B1"), targets, strict=True):
+    rows = ("0F0/2 0F1/3 0B0/2 0B1/3", "0F0/2 0F1/2 (0B0/2;0B1/2)OVERLAP", "0F0 (0F1;0B0)OVERLAP_F_B 0B1")
+    grads = []
+    for row in rows:
         schedule = ap.Schedule.of(ap.placement.linear(1), MICROBATCHES, [row.split()])
-        pipe = ap.Pipeline([Block().double()], schedule, loss_fn=lambda o, t: ((o - t) ** 2).mean().sqrt())
-        pipe.step(x, target=target)
-    close([targets[0].grad], [targets[1].grad], 1e-14)
+        block = Block().double().requires_grad_(trained)
+        target = torch.ones_like(x).requires_grad_()
+        ap.Pipeline([block], schedule, loss_fn=lambda o, t: ((o - t) ** 2).mean().sqrt()).step(x, target=target)
+        grads.append(target.grad)
+    close([grads[0], grads[1]], [grads[2]] * 2, 1e-14)
 
 
 class Balanced(Block):
@@ -372,6 +376,18 @@ def test_arguments_that_do_not_agree_are_refused():
     with pytest.raises(ap.PipelineError, match=r"batch_dims=\{'y': None\} of Pipeline gives it to each whole"):
         batch_length(Call((), {"y": torch.ones(())}, None), None, {})
     assert batch_length(Call((), {"n": 3}, None), None, {}) is None
+
+
+def test_a_step_without_a_batch_is_refused():
+    schedule = ap.Schedule.of(ap.placement.linear(1), MICROBATCHES, [["0F0/2", "0B0/2", "0F1", "0B1"]])
+    pipe = ap.Pipeline([Block()], schedule, loss_fn=total, batch_dims={"x": None, "target": None})
+    with pytest.raises(ap.PipelineError, match="called with no tensor that could be cut .* take a schedule without"):
+        pipe.step(torch.ones(2, TOKENS, WIDTH), target=torch.ones(1))
+
+
+def test_a_size_that_depends_on_data_is_refused():
+    with pytest.raises(ap.PipelineError, match="y has a size that depends on data, .*: run this stage on whole micro"):
+        batch_dim("y", ("u0", 2), [("u1", 2), ("u2", 2)], (2, 1))
 
 
 def test_how_auxiliary_losses_count_is_one_of_two_ways():

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rewriters import Settings, rewrite
+from rewriters.reporting import diff
 from rewriters.safety import comments, without_tags
 
 STRIP = Settings(select=("AP301",))
@@ -87,7 +88,31 @@ IMPORTS = {
     "def f(ap):\n    import annopipe as ap\n": "annopipe.region",
     "import annopipe as ap\nap = None\n": "annopipe.region",
     "def g():\n    import annopipe\n    annopipe.x()\n": "annopipe.region",
+    "if TYPE_CHECKING:\n    import annopipe as ap\n": "annopipe.region",
+    "try:\n    import annopipe\nexcept ImportError:\n    annopipe = None\n": "annopipe_.region",
 }
+# A name that is bound in any other way is not trusted to be the import.
+BINDINGS = [
+    "for ap in x: pass",
+    "ap, y = x",
+    "[*ap] = x",
+    "ap: int = 3",
+    "ap += 3",
+    "del ap",
+    "print(ap := x)",
+    "y = [ap for ap in x]",
+    "with x as (ap, y): pass",
+    "try: pass\nexcept E as ap: pass",
+    "import torch as ap",
+    "f = lambda ap: ap",
+    "def f(*ap): pass",
+    "match x:\n    case [ap, 1]: pass",
+    "match x:\n    case int() as ap: pass",
+    "match x:\n    case [1, *ap]: pass",
+    "match x:\n    case {1: 2, **ap}: pass",
+    "class ap: pass",
+]
+IMPORTS |= {f"import annopipe as ap\n{code}\n": "annopipe.region" for code in BINDINGS}
 
 
 @pytest.mark.parametrize(("head", "expected"), IMPORTS.items())
@@ -95,6 +120,7 @@ def test_the_import_that_is_there_is_used(head: str, expected: str) -> None:
     tagged = tag(head + BLOCK)
     assert f"with {expected}" in tagged
     assert tagged.count("import annopipe") <= 1 + head.count("import annopipe")
+    assert tag(tagged) == tagged
     compile(tagged, "tagged", "exec")
 
 
@@ -136,9 +162,13 @@ def test_a_call_that_may_not_run_stays_in_its_statement(value: str) -> None:
 
 def test_comments_say_what_to_skip() -> None:
     assert tag(f"# annopipe: skip-file\n{BLOCK}") == f"# annopipe: skip-file\n{BLOCK}"
+    assert "region(" in tag(f"s = '# annopipe: skip-file'\n{BLOCK}")
     for skipped in (
         BLOCK.replace("(x)\n        return", "(x)  # annopipe: skip\n        return"),
         BLOCK.replace("        y", "        # annopipe: skip\n        y"),
+        BLOCK.replace("(x)\n", "(x)  # noqa: E501  # annopipe: skip\n", 1),
+        BLOCK.replace("(x)\n", "(  # annopipe: skip\n            x\n        )\n", 1),
+        BLOCK.replace("(x)\n", "(\n            x  # annopipe: skip\n        )\n", 1),
     ):
         assert tag(skipped) == skipped
 
@@ -146,7 +176,12 @@ def test_comments_say_what_to_skip() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"class B:\n  def f(self):\n    return self.experts(\n", "cannot be parsed"),
+        (b"class B:\n  def f(self):\n    return self.experts(\n", "line 3: cannot be parsed ('(' was never closed)"),
+        (f"{BLOCK}        print y\n".encode(), "line 5: cannot be parsed (Missing parentheses"),
+        (f"{BLOCK}        s = 'open\n".encode(), "line 5: cannot be parsed (unterminated string"),
+        (f"{BLOCK}        s = '\0'\n".encode(), "cannot parse the file"),
+        (f"{BLOCK}        s = {' + '.join('x' * 3000)}\n".encode(), "nested too deeply"),
+        (f"{BLOCK}        s = x{'.f()' * 1500}\n".encode(), "nested too deeply"),
         (f"\f{BLOCK}".encode(), "does not write this file back"),
         (b"# coding: nonsense\nself.experts(x)\n", "cannot be read as Python"),
         (b"# coding: utf-8\n# \xff\nself.experts(x)\n", "cannot be read as Python"),
@@ -163,6 +198,31 @@ def test_a_file_in_another_encoding_keeps_it() -> None:
     tagged = rewrite(data)
     assert b"caf\xe9" in tagged.after
     assert rewrite(tagged.after, STRIP).after == data
+
+
+def test_a_file_with_a_byte_order_mark_keeps_it() -> None:
+    tagged = tag(f"\ufeff{BLOCK}")
+    assert tagged.startswith("\ufeffimport annopipe\n")
+    assert strip(tagged) == f"\ufeff{BLOCK}"
+
+
+@pytest.mark.parametrize(
+    "behind", ["            # deep\n        return y\n", "            # deep\n", "\n          # deep\n"]
+)
+def test_a_comment_that_would_be_in_the_tag_is_refused_by_name(behind: str) -> None:
+    result = rewrite(BLOCK.replace("        return y\n", behind).encode())
+    assert not result.error
+    assert not result.changed
+    assert [site.reason for site in result.sites] == [
+        "the comment below is indented deeper, and would be in the tag: align it"
+    ]
+
+
+def test_a_diff_has_the_lines_that_patch_counts_in_the_encoding_of_the_file() -> None:
+    data = f"# coding: latin-1\ns = 'caf\u00e9\f\x1c\x85'\n{BLOCK}".encode("latin-1")
+    lines = diff(rewrite(data)).split("\n")
+    assert " s = 'caf\u00e9\f\x1c\x85'" in lines
+    assert diff(rewrite(b"x = '\xff'\n")) == ""
 
 
 LINES = st.sampled_from(
@@ -184,6 +244,10 @@ LINES = st.sampled_from(
         "h = x; x = self.experts(h)",
         "if x: x = self.experts(x)",
         "s = '''\ntext\n  self.experts(x)\n'''",
+        "async def later(y):\n    async for expert in self.experts:\n        y = expert(y)",
+        "match x:\n    case [y, *_] if y: x = self.experts(y)\n    case _:\n        x = self.experts(x)",
+        "for expert in self.experts: x = expert(x)\nelse:\n    # else\n    x = self.combine(x)",
+        "print(z := self.experts(*x, **y))",
     ]
 )
 

@@ -160,7 +160,7 @@ def _fine_tick(steps: Steps, bound: float) -> tuple[float, float]:
     """A tick in which all times are whole, or else a short one, and how much rounding up may add to a makespan."""
     times = [*steps.seconds, *steps.transfer]
     for tick in (1e-6, 1e-9):
-        if bound < 1e8 * tick and all(abs(time / tick - round(time / tick)) < 1e-5 for time in times):
+        if bound < 1e8 * tick and all(abs(time / tick - round(time / tick)) < 1e-7 for time in times):
             return tick, 0.0
     tick = bound / _FINE_TICKS
     return tick, tick * sum(time > 0 for time in times)

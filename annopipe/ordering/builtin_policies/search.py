@@ -69,6 +69,11 @@ class Search(PolicyWithOptions):
 
     def __call__(self, problem: OverlapProblem) -> ReasonedOrder:
         """The shortest order that was found; needs costs, and with a memory limit ``values``."""
+        if self.memory_bytes is not None and problem.nodes and not problem.values:
+            raise OrderError(
+                f"policy '{self}': the problem does not say what its nodes hold; plan the graph with ap.overlap, or "
+                "give the problem values=annopipe.ordering.values.values_of(graph)"
+            )
         deadline = None if self.time_limit_s is None else Deadline.after(self.time_limit_s)
         orders = {name: order for name, order in named_orders(problem).items() if self._allows(problem, order)}
         proven = False

@@ -35,7 +35,10 @@ def batch_dim(
     """
     shapes = f"of shape {list(whole)} for a microbatch, {' and '.join(str(list(part)) for part in parts)} for its parts"
     if not all(isinstance(extent, int) for shape in (whole, *parts) for extent in shape):
-        raise PipelineError(f"{what} has a size that depends on data, and cannot be put together from nano-batches")
+        raise PipelineError(
+            f"{what} has a size that depends on data, and cannot be put together from nano-batches: {_WHOLE}, or hand "
+            "on a value of a fixed size"
+        )
     same_rank = all(len(part) == len(whole) for part in parts)
     differing = [d for d in range(len(whole)) if same_rank and any(part[d] != whole[d] for part in parts)]
     if same_rank and not differing:
