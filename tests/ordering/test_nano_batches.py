@@ -10,7 +10,7 @@ from annopipe.graphs.reordering import check_order
 from annopipe.ordering.bounds import lower_bound
 from annopipe.ordering.builtin_policies import alternate, auto, dualpipe, list_, megatron, sequential
 from annopipe.ordering.host_reads import counts_together
-from annopipe.ordering.patterns import apply, parse
+from annopipe.ordering.patterns import PatternError, apply, parse
 from annopipe.ordering.patterns.matching import match
 from annopipe.ordering.problem import OverlapNode, OverlapProblem
 from annopipe.simulation import Network, run
@@ -185,6 +185,8 @@ def test_a_pattern_names_the_lanes_of_a_graph_alone_by_their_numbers() -> None:
         *(("0", "dispatch"), ("1", "dispatch"), ("0", "experts")),
         *(("0", "combine"), ("1", "experts"), ("1", "combine")),
     ]
+    with pytest.raises(PatternError, match=r"there is no lane 'F'; there are 0, 1\n"):
+        match(problem, parse("F.router"))
 
 
 def test_tiny_messages_are_reported_as_a_loss() -> None:

@@ -87,7 +87,7 @@ def _reason(piece: Piece, nodes: Sequence[OverlapNode], problem: OverlapProblem)
     if not any(problem.lanes):
         return f"the graph has no lanes, so there is no lane {piece.lane!r}; ap.multiplex(..., lanes=...) names them"
     if not nodes:
-        return f"there is no lane {piece.lane!r}; there are {', '.join(problem.lanes)}"
+        return f"there is no lane {piece.lane!r}; there are {', '.join(filter(None, problem.lanes))}"
     named = _pieces_of(nodes, [dataclasses.replace(piece, weights=False)])
     if piece.weights and named:
         return f"{piece.region} of lane {piece.lane} has no weight gradients; leave out .W"
