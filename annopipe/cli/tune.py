@@ -44,7 +44,9 @@ _PARTS = {
 )
 @click.option("--workers", type=click.IntRange(1), help="Processes that search; one for each core if left out.")
 @click.option("--best", type=click.IntRange(1), default=5, show_default=True, help="How many to list.")
-@click.option("--save", metavar="PATH", help="Write the best as a config for ap.Pipeline.from_config, and its CSV.")
+@click.option(
+    "--save", metavar="PATH.toml", help="Write the best as a config for ap.Pipeline.from_config, and its CSV."
+)
 @click.option("--png", metavar="PATH", help="Draw the best and the library's best (needs matplotlib).")
 @click.option("--html", metavar="PATH", help="The same as a page for a browser.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead.")

@@ -52,10 +52,8 @@ class Interpreter:
         """The function that does an action."""
         kind, stage, microbatch = action.kind, action.stage, action.microbatch
         combined = self._combined.get(parts_of(action))  # none of backwards that nothing is differentiated in
-        if combined is not None:
+        if combined is not None or action.parts or action.nano_batches > 1:
             return partial(self._combine, action.parts or (action,), combined)
-        if action.parts or action.nano_batches > 1:
-            return _nothing
         if kind in PARAMETERS:
             return partial(self._keep_parameters, kind, stage)
         if microbatch is None or kind not in _BUILT_IN:
@@ -76,13 +74,14 @@ class Interpreter:
         self._begin(kind, local, microbatch, inputs)
         self._end(kind, local, microbatch, [local.call(kind, microbatch)])
 
-    def _combine(self, parts: Sequence[Action], combined: Combined, inputs: StepInputs) -> None:
+    def _combine(self, parts: Sequence[Action], combined: Combined | None, inputs: StepInputs) -> None:
         given = [(part.kind, self._stages[part.stage], part.microbatch or 0) for part in parts]
-        running = [part for part in given if part[0] == "F" or part[1].has_backward]
-        for part in running:
-            self._begin(*part, inputs)
+        for kind, local, microbatch in given:
+            if kind == "F" or local.has_backward:
+                self._begin(kind, local, microbatch, inputs)
+        running = [(kind, local, microbatch) for kind, local, microbatch in given if local.computes(kind, microbatch)]
         taken = [local.take(kind, microbatch) for kind, local, microbatch in running]
-        found = iter(combined([values for lanes in taken for values in lanes]))
+        found = iter(combined([values for lanes in taken for values in lanes]) if combined is not None else ())
         for part, lanes in zip(running, taken, strict=True):
             self._end(*part, [next(found) for _ in lanes])
 
@@ -114,7 +113,3 @@ class Interpreter:
 
 def _move(move: Callable[[Action], None], action: Action, _: StepInputs) -> None:
     move(action)
-
-
-def _nothing(_: StepInputs) -> None:
-    return

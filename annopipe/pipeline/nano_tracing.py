@@ -73,7 +73,8 @@ def traced_parts(
             f"a microbatch has sequences of different number ({said}) and cannot be cut into nano-batches: "
             "batch_dims of Pipeline says which dimension of an argument is the batch, None for none"
             if known
-            else "the schedule has nano-batches, and step was called with no tensor that could be cut into them"
+            else "the schedule has nano-batches, and step was called with no tensor that could be cut into them: call "
+            "it with one, of which batch_dims of Pipeline does not say None, or take a schedule without nano-batches"
         )
     (length,) = set(known.values())
     for stage, count in wanted:

@@ -64,6 +64,6 @@ class Candidate:
     def save(self, path: str | PathLike[str]) -> None:
         """Write the config, and the schedule as CSV of the same name beside it.
 
-        Raises AnnopipeError when a file cannot be written.
+        Raises PipelineError for a name that does not end in ".toml", AnnopipeError when a file cannot be written.
         """
         self.config.save(path)

@@ -77,8 +77,9 @@ def _of_towers(work: Workload) -> Iterator[Family]:
 def _apart(work: Workload) -> Iterator[Family]:
     """Every tower on ranks of its own, in proportion to its work, and the rest on the last one."""
     free = work.ranks - 1
-    total = sum(layer.work for tower in work.towers for layer in tower)
-    counts = [max(1, round(free * sum(layer.work for layer in tower) / total)) for tower in work.towers]
+    shares = [sum(layer.work for layer in tower) for tower in work.towers]
+    total = sum(shares) or 1.0  # towers may take no time
+    counts = [max(1, round(free * share / total)) for share in shares]
     while sum(counts) > free:
         counts[counts.index(max(counts))] -= 1
     counts[-1] += free - sum(counts)

@@ -11,22 +11,17 @@ edges = [[0, 1]]
 """
 
 import itertools
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 from annopipe.errors import PipelineError
 from annopipe.scheduling.placement import Placement
 from annopipe.scheduling.schedule_class import Schedule
 from annopipe.simulation.files import place_for
+from annopipe.tuning.toml_files import read_toml, refuse_unknown
 
 __all__ = ["RunConfig"]
 
@@ -53,9 +48,14 @@ class RunConfig:
     def save(self, path: str | PathLike[str]) -> None:
         """Write the TOML, and the schedule as CSV of the same name beside it.
 
-        Raises AnnopipeError when a file cannot be written.
+        Raises PipelineError for a name that does not end in ".toml", AnnopipeError when a file cannot be written.
         """
         target = Path(path)
+        if target.suffix != ".toml":
+            raise PipelineError(
+                f"{path} does not end in .toml, and the schedule goes into a file of the same name with .csv: save as "
+                f"{target.name}.toml"
+            )
         table = target.with_suffix(".csv")
         self.schedule.to_csv(table)
         placement = self.schedule.placement
@@ -87,9 +87,9 @@ class RunConfig:
         ...     RunConfig.load(pathlib.Path(folder, "run.toml")) == config
         True
         """
-        data = _read(path)
+        data = read_toml(path, PipelineError)
         known = ["microbatches", "placement", *(field.name for field in fields(cls))]
-        _only(data, known, str(path))
+        refuse_unknown(data, known, str(path), PipelineError)
         for name in ("schedule", "placement", "microbatches"):
             if name not in data:
                 raise PipelineError(f"{path} has no {name}: give it")
@@ -104,25 +104,10 @@ class RunConfig:
         )
 
 
-def _read(path: str | PathLike[str]) -> dict[str, Any]:
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise PipelineError(f"{path}: {error.strerror}") from error
-    except ValueError as error:
-        raise PipelineError(f"{path} is not TOML: {error}") from error
-
-
-def _only(table: Mapping[str, Any], known: list[str], where: str) -> None:
-    unknown = sorted(set(table) - set(known))
-    if unknown:
-        raise PipelineError(f"{where} has no field {unknown[0]!r}; it has {', '.join(known)}")
-
-
 def _placement(given: object, where: str) -> Placement:
     if not isinstance(given, Mapping):
         raise PipelineError(f"{where} is {given!r}: give a table with rank_of")
-    _only(given, list(_PLACEMENT), where)
+    refuse_unknown(given, _PLACEMENT, where, PipelineError)
     rank_of = _whole(given.get("rank_of", []), f"{where}, rank_of", 1)
     stages = range(len(rank_of))
     edges = _whole(given["edges"], f"{where}, edges", 2) if "edges" in given else [*itertools.pairwise(stages)]

@@ -100,6 +100,13 @@ class Search:
         found = [Found(trial, score) for trial, score in self.found.items() if score.makespan < float("inf")]
         return sorted(found, key=lambda each: (each.score.makespan, each.score.memory))
 
+    def why(self) -> str:
+        """Why the trial that came nearest cannot be run, where none can; for messages."""
+        if not self.found:
+            return ""
+        nearest = min(self.found.values(), key=lambda score: score.memory)
+        return f"; the nearest: {nearest.why}; allow more memory, or take more ranks or smaller microbatches"
+
     def _try(self, trials: Sequence[Trial], until: float = 1.0) -> bool:
         """Score what is new of these, as far as the effort goes; whether the best got better."""
         before = self._best

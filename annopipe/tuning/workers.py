@@ -75,15 +75,19 @@ class Workers:
     @staticmethod
     def _put(process: "subprocess.Popen[bytes]", value: object) -> None:
         if process.stdin is not None:
-            pickle.dump(value, process.stdin)
-            process.stdin.flush()
+            with contextlib.suppress(BrokenPipeError):  # that it has ended is said when its answer is asked for
+                pickle.dump(value, process.stdin)
+                process.stdin.flush()
 
     @staticmethod
     def _get(process: "subprocess.Popen[bytes]") -> list[Score]:
         try:
             answer: list[Score] = pickle.load(process.stdout)  # type: ignore[arg-type]  # noqa: S301 - our own process
         except EOFError:
-            raise PipelineError(f"a process of the search has ended with {process.wait()}") from None
+            raise PipelineError(
+                f"a process of the search has ended with {process.wait()}; its own messages say why, and workers=1 "
+                "searches in this process"
+            ) from None
         return answer
 
 

@@ -8,19 +8,13 @@ layers = [{ repeat = 8, F = 1.0, I = 1.0, W = 1.0, activation = 1.0 }]
 """
 
 import dataclasses
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from os import PathLike
-from pathlib import Path
 from typing import Any
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 from annopipe.errors import CostError
 from annopipe.tuning.layers import Layer, Recompute
+from annopipe.tuning.toml_files import read_toml, refuse_unknown
 
 __all__ = ["read_workloads"]
 
@@ -37,17 +31,12 @@ def read_workloads(path: str | PathLike[str], fields: Collection[str]) -> dict[s
 
     Raises CostError for what is no workload: a field that is not known, or is missing, or a name that is there twice.
     """
-    try:
-        data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CostError(f"{path}: {error.strerror}") from error
-    except ValueError as error:
-        raise CostError(f"{path} is not TOML: {error}") from error
-    _only(data, ["workload"], str(path))
+    data = read_toml(path, CostError)
+    refuse_unknown(data, ["workload"], str(path), CostError)
     found: dict[str, dict[str, Any]] = {}
     for table in _several(data.get("workload", ()), f"{path}: workload"):
         where = f"{path}: workload {_table(table, f'{path}: workload').get('name', len(found))!r}"
-        _only(table, fields, where)
+        refuse_unknown(table, fields, where, CostError)
         for name in ("name", "ranks", "microbatches", "layers"):
             if name not in table:
                 raise CostError(f"{where} has no {name}: give it")
@@ -74,7 +63,7 @@ def _layers(entries: object, where: str) -> tuple[Layer, ...]:
     found: list[Layer] = []
     for entry in _several(entries, where):
         given = dict(_table(entry, where))
-        _only(given, ["repeat", *_LAYER], where)
+        refuse_unknown(given, ["repeat", *_LAYER], where, CostError)
         times = given.pop("repeat", 1)
         if type(times) is not int or times < 1:
             raise CostError(f"{where}: repeat={times!r}: give a whole number, 1 or more")
@@ -89,16 +78,10 @@ def _layers(entries: object, where: str) -> tuple[Layer, ...]:
 
 def _recompute(given: object, where: str) -> Recompute:
     table = _table(given, where)
-    _only(table, _RECOMPUTE, where)
+    refuse_unknown(table, _RECOMPUTE, where, CostError)
     if len(table) < len(_RECOMPUTE):
         raise CostError(f"{where}: give both {' and '.join(_RECOMPUTE)}")
     return Recompute(**table)
-
-
-def _only(table: Mapping[str, Any], known: Collection[str], where: str) -> None:
-    unknown = sorted(set(table) - set(known))
-    if unknown:
-        raise CostError(f"{where} has no field {unknown[0]!r}; it has {', '.join(known)}")
 
 
 def _several(given: object, where: str) -> Sequence[Any]:

@@ -50,7 +50,9 @@ def measure(works: Iterable[Workload], *, seed: int, effort: int, copies: int) -
         started = time.perf_counter()
         found = tune(work, seed=seed, effort=effort, copies=copies)
         seconds = time.perf_counter() - started
-        library = next(candidate for candidate in found if candidate.trial.rules.library)
+        library = next((candidate for candidate in found if candidate.trial.rules.library), None)
+        if library is None:
+            raise click.ClickException(f"{work.name}: no library schedule keeps to its memory, to compare with")
         steps = library.timeline.makespan, found[0].timeline.makespan
         ratio = steps[0] / steps[1]
         rows.append(

@@ -95,7 +95,9 @@ def test_without_the_solver_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
         default(SUITE["pair of 2, x1"])
 
 
-@pytest.mark.parametrize("options", [{"time_limit_s": 0}, {"workers": 0}, {"workers": 1.5}])
+@pytest.mark.parametrize(
+    "options", [{"time_limit_s": 0}, {"time_limit_s": "60"}, {"workers": 0}, {"workers": 1.5}, {"seed": None}]
+)
 def test_limits_that_are_none_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ap.OrderError, match="give seconds and a whole number of threads"):
         ap.Optimal(**options)

@@ -84,6 +84,13 @@ def test_the_tighter_the_memory_limit_the_longer_the_order() -> None:
         ap.Search(steps=5_000, memory_bytes=least - 1)(problem)
 
 
+def test_a_memory_limit_is_refused_for_a_problem_without_values() -> None:
+    with pytest.raises(
+        ap.OrderError, match=r"policy 'search\(memory_bytes=1\)': the problem does not say .* ap.overlap"
+    ):
+        ap.Search(memory_bytes=1)(deepseek_pair())
+
+
 def with_made_up_values(problem: OverlapProblem) -> OverlapProblem:
     """A forward keeps 20 bytes a computation, a backward has as much kept for it; results in between have 10 bytes."""
     values = []
@@ -149,6 +156,8 @@ class Counted(torch.fx.Interpreter):
         ({"memory_bytes": 0}, "give bytes as a whole number"),
         ({"memory_bytes": 1.5}, "give bytes as a whole number"),
         ({"time_limit_s": 0}, "give seconds, more than 0"),
+        ({"time_limit_s": "60"}, "give seconds, more than 0"),
+        ({"steps": True}, "give whole numbers"),
     ],
 )
 def test_options_that_are_none_are_refused(options: dict[str, Any], message: str) -> None:

@@ -13,15 +13,15 @@ import annopipe as ap
 from annopipe.pipeline import preparing
 from annopipe.pipeline.calls.microbatch_calls import Call
 from annopipe.pipeline.calls.nano_batch_calls import batch_length, nano_batch_lengths
+from annopipe.pipeline.stages.nano_checks import batch_dim
 
 WIDTH, TOKENS, MICROBATCHES = 6, 3, 2
 # F and B of the first stage whole, in two, in three; of the second one alone and in combinations, whole and split.
 ROWS = {
     "everything in two": "0F0/2 1F0/2 0F1/2 (1F1/2;1B0/2)OVERLAP_F_B 0B0/2 1B1/2 0B1/2",
     "a third lane": "0F0/3 1F0/2 0F1 (1F1;1B0/2)OVERLAP_F_B 0B0/3 1B1 0B1",
-    "split backwards": "0F0/2 1F0/2 0F1 (1F1;1I0/2)OVERLAP_F_B (0F1;1W0/2)OVERLAP 0I0/2 0W0/2 1B1 0B1",
+    "split backwards": "0F0/2 1F0/2 (0F1;1I0/2)OVERLAP_F_B (1F1;1W0/2)OVERLAP 0I0/2 0W0/2 1B1 0B1",
 }
-ROWS["split backwards"] = "0F0/2 1F0/2 (0F1;1I0/2)OVERLAP_F_B (1F1;1W0/2)OVERLAP 0I0/2 0W0/2 1B1 0B1"
 
 
 class Block(nn.Module):
@@ -157,7 +157,7 @@ class Sends(nn.Module):
 
     def forward(self, x, weights):
         found = self.linear(x).transpose(0, 1) * weights[:, None]
-        return {"x": found, "scale": self.scale * 2, "weights": weights, "count": len(x), "none": None}
+        return {"x": found, "scale": self.scale * 2, "weights": weights, "heads": 2, "none": None}
 
 
 class Takes(nn.Module):
@@ -168,7 +168,7 @@ class Takes(nn.Module):
 
     def forward(self, given, shift):
         found = self.linear(torch.tanh(given["x"] * given["scale"] * given["weights"][:, None]) + shift)
-        return {"logits": found.transpose(0, 1), "unused": self.other(found), "count": given["count"]}
+        return {"logits": found.transpose(0, 1), "unused": self.other(found), "count": given["x"].shape[1]}
 
 
 def of_logits(output, target):
@@ -192,14 +192,18 @@ def test_values_with_another_batch_dimension_or_none_cross_as_those_of_the_whole
     close(results[0], results[1], 1e-14)
 
 
-def test_a_target_that_requires_grad_gets_its_gradient():
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_target_that_requires_grad_gets_its_gradient(trained):
     x, _ = batch(5)
-    targets = [torch.ones_like(x).requires_grad_() for _ in range(2)]
-    for row, target in zip(("0F0/2 0F1/3 0B0/2 0B1/3", "0F0 0F1 0B0 0B1"), targets, strict=True):
+    rows = ("0F0/2 0F1/3 0B0/2 0B1/3", "0F0/2 0F1/2 (0B0/2;0B1/2)OVERLAP", "0F0 (0F1;0B0)OVERLAP_F_B 0B1")
+    grads = []
+    for row in rows:
         schedule = ap.Schedule.of(ap.placement.linear(1), MICROBATCHES, [row.split()])
-        pipe = ap.Pipeline([Block().double()], schedule, loss_fn=lambda o, t: ((o - t) ** 2).mean().sqrt())
-        pipe.step(x, target=target)
-    close([targets[0].grad], [targets[1].grad], 1e-14)
+        block = Block().double().requires_grad_(trained)
+        target = torch.ones_like(x).requires_grad_()
+        ap.Pipeline([block], schedule, loss_fn=lambda o, t: ((o - t) ** 2).mean().sqrt()).step(x, target=target)
+        grads.append(target.grad)
+    close([grads[0], grads[1]], [grads[2]] * 2, 1e-14)
 
 
 class Balanced(Block):
@@ -261,6 +265,11 @@ class Ends(Block):
         return self.ending(super().forward(x))
 
 
+class Divides(Block):
+    def forward(self, x, count=1):
+        return super().forward(x) / count
+
+
 class Sized(Block):
     def forward(self, x):
         return super().forward(x) if len(x) > 3 else torch.tanh(self.up(x))[..., :WIDTH]
@@ -293,6 +302,18 @@ REFUSED = {
             "stage 0: output is of shape [15, 6] for a microbatch, [9, 6] and [6, 6] for its parts: with nano",
         ),
     ),
+    "a number of sequences": (
+        lambda: Ends(lambda x: (x, torch.full((), len(x)))),
+        *(4, "stage 0: output.1 of shape [] is computed from how many sequences there are"),
+    ),
+    "numbers of sequences": (
+        lambda: Ends(lambda x: (x, torch.arange(len(x)))),
+        *(5, "stage 0: output.1 of shape [5] is computed from how many sequences there are"),
+    ),
+    "a running number of sequences": (
+        lambda: Ends(lambda x: (x, torch.ones_like(x[:, 0, 0]).cumsum(0))),
+        *(5, "stage 0: output.1 of shape [5] is computed from how many sequences there are"),
+    ),
     "two dimensions that are the batch": (
         lambda: Ends(lambda x: torch.einsum("btw,ctw->bc", x, x)),
         *(4, "stage 0: output is of shape [4, 4] for a microbatch, [2, 2] and [2, 2] for its parts"),
@@ -317,8 +338,30 @@ def test_what_nano_batches_would_change_is_refused(name):
     assert len(pipe.eval(x)) == MICROBATCHES
 
 
+def test_a_number_of_sequences_that_a_stage_hands_on_is_refused_where_the_next_one_runs_nano_batches():
+    x, target = batch(5)
+    for row, refused in (("0F0/2 1F0 1B0 0B0/2", False), ("0F0 1F0/2 1B0/2 0B0", True)):
+        stages, whole = ([Ends(lambda x: (x, len(x))).double(), Divides(1).double()] for _ in range(2))
+        pipe = piped(f"{row} 0F1 1F1 1B1 0B1", stages)
+        if refused:
+            with pytest.raises(
+                ap.PipelineError, match=r"stage 1 is given count=5 with a microbatch, and 3 with a part"
+            ):
+                pipe.step(x, target=target)
+            continue
+        pipe.step(x, target=target)
+        for part, wanted in zip(x.chunk(MICROBATCHES), target.chunk(MICROBATCHES), strict=True):
+            mean_over_tokens(whole[1](*whole[0](part)), wanted).backward()
+        own, expected = ([p.grad for stage in each for p in stage.parameters()] for each in (stages, whole))
+        close(own, expected, 1e-14)
+
+
 def test_values_made_anew_or_of_parameters_alone_may_have_no_batch():
-    own, whole = ([Ends(lambda x: (x, torch.zeros_like(x[0])))] for _ in range(2))
+    def ending(x):
+        positions = torch.arange(TOKENS).expand(len(x), TOKENS)
+        return x, torch.zeros_like(x[0]), x.new_ones(len(x), 1) * positions, positions > 1
+
+    own, whole = ([Ends(ending)] for _ in range(2))
     rows = (["0F0/2", "0B0/2", "0F1/2", "0B1/2"], ["0F0", "0B0", "0F1", "0B1"])
     x, _ = batch(4)
     for (stage,), row in zip((own, whole), rows, strict=True):
@@ -333,6 +376,18 @@ def test_arguments_that_do_not_agree_are_refused():
     with pytest.raises(ap.PipelineError, match=r"batch_dims=\{'y': None\} of Pipeline gives it to each whole"):
         batch_length(Call((), {"y": torch.ones(())}, None), None, {})
     assert batch_length(Call((), {"n": 3}, None), None, {}) is None
+
+
+def test_a_step_without_a_batch_is_refused():
+    schedule = ap.Schedule.of(ap.placement.linear(1), MICROBATCHES, [["0F0/2", "0B0/2", "0F1", "0B1"]])
+    pipe = ap.Pipeline([Block()], schedule, loss_fn=total, batch_dims={"x": None, "target": None})
+    with pytest.raises(ap.PipelineError, match="called with no tensor that could be cut .* take a schedule without"):
+        pipe.step(torch.ones(2, TOKENS, WIDTH), target=torch.ones(1))
+
+
+def test_a_size_that_depends_on_data_is_refused():
+    with pytest.raises(ap.PipelineError, match="y has a size that depends on data, .*: run this stage on whole micro"):
+        batch_dim("y", ("u0", 2), [("u1", 2), ("u2", 2)], (2, 1))
 
 
 def test_how_auxiliary_losses_count_is_one_of_two_ways():

@@ -49,6 +49,19 @@ def test_a_config_needs_no_more_than_a_schedule_and_its_ranks(tmp_path: Path) ->
     assert RunConfig.load(tmp_path / "short.toml").schedule == CONFIG.schedule
 
 
+def test_a_placement_is_a_table(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text('microbatches = 4\nschedule = "run.csv"\nplacement = 3\n')
+    with pytest.raises(PipelineError, match="placement is 3: give a table with rank_of"):
+        RunConfig.load(tmp_path / "run.toml")
+
+
+def test_a_name_that_another_config_or_the_schedule_could_have_is_refused(tmp_path: Path) -> None:
+    for name in ("run.csv", "run.1", "run"):
+        with pytest.raises(PipelineError, match=f"{name} does not end in .toml, .* save as {name}.toml"):
+            CONFIG.save(tmp_path / name)
+    assert not [*tmp_path.iterdir()]
+
+
 def test_a_config_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="run.toml: No such file"):
         RunConfig.load(tmp_path / "run.toml")

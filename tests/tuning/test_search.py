@@ -2,17 +2,20 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from annopipe.errors import CostError
+from annopipe.errors import CostError, PipelineError, ScheduleError
 from annopipe.tuning.account import Account
 from annopipe.tuning.baseline import library_trials
+from annopipe.tuning.families import families
 from annopipe.tuning.layers import Layer, Recompute
+from annopipe.tuning.layout import Layout
 from annopipe.tuning.run_config import RunConfig
-from annopipe.tuning.trial import scored
+from annopipe.tuning.trial import Trial, scored
 from annopipe.tuning.tuner import tune
+from annopipe.tuning.workers import Workers
 from annopipe.tuning.workload import Workload
 
 if TYPE_CHECKING:
@@ -64,6 +67,45 @@ def test_layers_that_are_not_even_are_cut_so_that_the_ranks_are() -> None:
 def test_a_memory_that_no_schedule_keeps_to_says_what_would_do() -> None:
     with pytest.raises(CostError, match="with one microbatch in flight the fullest rank holds 0.8 or more"):
         tune(TIGHT, memory=0.5, workers=1)
+
+
+def test_a_memory_that_no_schedule_tried_keeps_to_is_refused_with_what_the_nearest_holds() -> None:
+    uneven = Workload((LAYER,) * 3, ranks=2, microbatches=2, memory=1.5, name="uneven")
+    with pytest.raises(
+        CostError, match=r"'uneven': none of \d+ schedules tried can be run; the nearest: it holds 2 of 1.5"
+    ):
+        tune(uneven, effort=2_000, workers=1)
+
+
+def test_parameters_that_alone_are_too_much_are_refused() -> None:
+    heavy = Workload((replace(LAYER, parameters=4.0),) * 3, ranks=2, microbatches=2, memory=7.8, name="heavy")
+    (family, *_) = families(heavy)
+    with pytest.raises(ScheduleError, match="the parameters of a rank alone are more than its memory"):
+        Trial(family, Layout(family.placement, ((0, 2), (2, 3)))).simulated(heavy)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"effort": 0}, "effort=0: give a whole number"),
+        ({"workers": 1.5}, "workers=1.5: give a whole number"),
+        ({"best": 0}, "best=0: give a whole number"),
+        ({"copies": 3}, "copies=3: give 1 or 2 copies"),
+        ({"work": LAYER}, "work is Layer.*: give an annopipe.Workload"),
+    ],
+)
+def test_what_is_no_count_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(CostError, match=message):
+        tune(**{"work": HEAD, **given})
+
+
+def test_a_process_that_ends_is_an_error_that_says_what_to_do() -> None:
+    with Workers(HEAD, 2) as workers:
+        for process in workers._processes:
+            process.kill()
+            process.wait()
+        with pytest.raises(PipelineError, match="a process of the search has ended with -9; .* workers=1 searches in"):
+            workers.scores(library_trials(HEAD)[:2])
 
 
 def test_one_copy_of_the_model_is_enough_if_it_has_to_be() -> None:

@@ -74,7 +74,7 @@ def compared(
             schedule = _schedule(name, files.get(name), counts, model, takes.get(name, ()))
             _add(found, name, schedule, model, memory)
             if nano_batches is not None and name in found.timelines and not isinstance(schedule, str):
-                chosen = with_nano_batches(schedule, nano_batches, model)
+                chosen = with_nano_batches(schedule, nano_batches, model, memory)
                 same = chosen.programs == schedule.programs and chosen.nano_batching is not None
                 _add(found, f"{name} with nano-batches", _reason(chosen) if same else chosen, model, memory)
     if not found.timelines:

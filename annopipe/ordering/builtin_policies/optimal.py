@@ -16,6 +16,7 @@ from annopipe.errors import OrderError
 from annopipe.ordering.adjustments import waits_late
 from annopipe.ordering.bounds import lower_bound
 from annopipe.ordering.builtin_policies.auto import auto
+from annopipe.ordering.builtin_policies.options import are_seconds, is_whole
 from annopipe.ordering.host_reads import counts_early
 from annopipe.ordering.problem import OverlapProblem, ReasonedOrder
 from annopipe.ordering.registry import PolicyWithOptions
@@ -66,10 +67,11 @@ class Optimal(PolicyWithOptions):
 
     def __post_init__(self) -> None:
         """Refuse what is no limit."""
-        if not self.time_limit_s > 0 or not isinstance(self.workers, int) or self.workers < 1:
+        whole = is_whole(self.workers) and is_whole(self.seed)
+        if not are_seconds(self.time_limit_s) or not whole or self.workers < 1 or self.seed < 0:
             raise OrderError(
-                f"Optimal(time_limit_s={self.time_limit_s!r}, workers={self.workers!r}): give seconds and a whole "
-                "number of threads, more than 0"
+                f"Optimal(time_limit_s={self.time_limit_s!r}, workers={self.workers!r}, seed={self.seed!r}): give "
+                "seconds and a whole number of threads, more than 0, and a whole number as the seed, 0 or more"
             )
 
     @property
@@ -158,7 +160,7 @@ def _fine_tick(steps: Steps, bound: float) -> tuple[float, float]:
     """A tick in which all times are whole, or else a short one, and how much rounding up may add to a makespan."""
     times = [*steps.seconds, *steps.transfer]
     for tick in (1e-6, 1e-9):
-        if bound < 1e8 * tick and all(abs(time / tick - round(time / tick)) < 1e-5 for time in times):
+        if bound < 1e8 * tick and all(abs(time / tick - round(time / tick)) < 1e-7 for time in times):
             return tick, 0.0
     tick = bound / _FINE_TICKS
     return tick, tick * sum(time > 0 for time in times)

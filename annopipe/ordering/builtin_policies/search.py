@@ -13,6 +13,7 @@ from annopipe.errors import OrderError
 from annopipe.ordering.bounds import CLOSE, lower_bound
 from annopipe.ordering.builtin_policies.auto import nano_batches_lose
 from annopipe.ordering.builtin_policies.candidates import NAMED, SAME, named_orders, reason_for
+from annopipe.ordering.builtin_policies.options import are_seconds, is_whole
 from annopipe.ordering.host_reads import counts_together_if_no_slower
 from annopipe.ordering.problem import OverlapProblem, ReasonedOrder
 from annopipe.ordering.registry import PolicyWithOptions
@@ -49,12 +50,11 @@ class Search(PolicyWithOptions):
 
     def __post_init__(self) -> None:
         """Refuse what is no seed and no limit."""
-        whole = isinstance(self.seed, int) and isinstance(self.steps, int)
-        if not whole or self.steps < 1:
+        if not (is_whole(self.seed) and is_whole(self.steps)) or self.steps < 1:
             raise OrderError(f"Search(seed={self.seed!r}, steps={self.steps!r}): give whole numbers, steps from 1 on")
-        if self.memory_bytes is not None and not (isinstance(self.memory_bytes, int) and self.memory_bytes > 0):
+        if self.memory_bytes is not None and not (is_whole(self.memory_bytes) and self.memory_bytes > 0):
             raise OrderError(f"Search(memory_bytes={self.memory_bytes!r}): give bytes as a whole number, more than 0")
-        if self.time_limit_s is not None and not self.time_limit_s > 0:
+        if self.time_limit_s is not None and not are_seconds(self.time_limit_s):
             raise OrderError(f"Search(time_limit_s={self.time_limit_s!r}): give seconds, more than 0")
 
     @property
@@ -69,6 +69,11 @@ class Search(PolicyWithOptions):
 
     def __call__(self, problem: OverlapProblem) -> ReasonedOrder:
         """The shortest order that was found; needs costs, and with a memory limit ``values``."""
+        if self.memory_bytes is not None and problem.nodes and not problem.values:
+            raise OrderError(
+                f"policy '{self}': the problem does not say what its nodes hold; plan the graph with ap.overlap, or "
+                "give the problem values=annopipe.ordering.values.values_of(graph)"
+            )
         deadline = None if self.time_limit_s is None else Deadline.after(self.time_limit_s)
         orders = {name: order for name, order in named_orders(problem).items() if self._allows(problem, order)}
         proven = False

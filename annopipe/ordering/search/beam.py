@@ -169,7 +169,8 @@ class Beam:
             arrived = self._best_fitting(arrived, first_start - clock)
         for i in arrived:
             first_end = min(first_end, clock + seconds[i])
-        found = [(i, start) for i, start in starts if start < first_end or start <= clock]
+        # What takes no time may itself be the computation that is over first.
+        found = [(i, start) for i, start in starts if start < first_end or start + seconds[i] <= max(clock, first_end)]
         found += [(i, clock) for i in arrived]
         if partial[4] and (choices is Choices.ALL or not found):
             late = sorted((self._start(i, clock, over), i) for i in partial[4] if i not in arrived)

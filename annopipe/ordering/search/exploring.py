@@ -122,6 +122,8 @@ class _Search:
         """The best order so far as one of the problem's nodes."""
         found = self.coarse.written_out(self.steps.to_nodes(self.best))
         order = waits_late(self._problem, counts_early(self._problem, found))
+        if self._most_bytes is not None and self._problem.peak_bytes(order) > self._most_bytes:
+            order = found
         is_longer = self._problem.makespan(order) * _SAME > self._problem.makespan(found)
         return Explored(order, self._proven and self._can_prove and not is_longer, self.settled)
 

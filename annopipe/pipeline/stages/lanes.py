@@ -15,7 +15,8 @@ import torch
 from annopipe.graphs.ports import Port
 from annopipe.graphs.stage_graphs import AUXILIARY_LOSS, StageGraphs
 from annopipe.pipeline.stages.kept_values import KeptValues, Scales, Values
-from annopipe.pipeline.stages.nano_checks import batch_dim, check_alike, check_outputs
+from annopipe.pipeline.stages.nano_checks import batch_dim, check_alike
+from annopipe.pipeline.stages.nano_outputs import check_outputs
 
 __all__ = ["Lanes", "NanoBatches"]
 
@@ -90,7 +91,7 @@ class NanoBatches(Lanes):
         gradients = parts[0].backward.outputs if parts[0].backward is not None else ()
         returned = [port for port in gradients if port.role == "input_grad"]
         self._returned = [(port.name, self._dims.get(f"input.{port.source}")) for port in returned]
-        check_outputs(stage, parts, {name for name, dim in self._dims.items() if dim is not None})
+        check_outputs(stage, whole, parts, self._dims)
 
     def split_inputs(self, inputs: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         """The inputs of each lane, by port: its part of the batch, and what has no batch whole."""

@@ -5,18 +5,15 @@ handing it on (a capacity of experts, a division by the batch size) is computed 
 """
 
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 
 from torch import fx
 
 from annopipe.errors import PipelineError
 from annopipe.graphs import meta
-from annopipe.graphs.ops import traits
-from annopipe.graphs.stage_graph import body, input_nodes, output_nodes
+from annopipe.graphs.stage_graph import body
 from annopipe.graphs.stage_graphs import AUXILIARY_LOSS, StageGraphs
-from annopipe.pipeline.stages.dead_gradients import is_made_anew
 
-__all__ = ["batch_dim", "check_alike", "check_outputs"]
+__all__ = ["batch_dim", "check_alike"]
 
 _WHOLE = "run this stage on whole microbatches (2F0 in the schedule, and not 2F0/2)"
 
@@ -38,7 +35,10 @@ def batch_dim(
     """
     shapes = f"of shape {list(whole)} for a microbatch, {' and '.join(str(list(part)) for part in parts)} for its parts"
     if not all(isinstance(extent, int) for shape in (whole, *parts) for extent in shape):
-        raise PipelineError(f"{what} has a size that depends on data, and cannot be put together from nano-batches")
+        raise PipelineError(
+            f"{what} has a size that depends on data, and cannot be put together from nano-batches: {_WHOLE}, or hand "
+            "on a value of a fixed size"
+        )
     same_rank = all(len(part) == len(whole) for part in parts)
     differing = [d for d in range(len(whole)) if same_rank and any(part[d] != whole[d] for part in parts)]
     if same_rank and not differing:
@@ -80,6 +80,8 @@ def check_alike(stage: int, whole: StageGraphs, parts: Sequence[StageGraphs], au
             f"stage {stage} has a batch norm ({mixing.name}), whose statistics are of all sequences of a microbatch: "
             f"{_WHOLE}"
         )
+    for part in parts:
+        _check_constants(stage, whole, part)
     expected = _facts_of(whole)
     for part in parts:
         for what, found in _facts_of(part).items():
@@ -91,29 +93,16 @@ def check_alike(stage: int, whole: StageGraphs, parts: Sequence[StageGraphs], au
                 )
 
 
-def check_outputs(stage: int, parts: Sequence[StageGraphs], batched: AbstractSet[str]) -> None:
-    """Raises PipelineError for an output without the batch that is another one for every nano-batch.
-
-    Args:
-        stage: its number.
-        parts: its graphs for each nano-batch.
-        batched: the ports of inputs and outputs that have the batch in them.
-    """
-    for graphs in parts:
-        forward = graphs.forward
-        inputs = zip(forward.inputs, input_nodes(forward.graph), strict=True)
-        made = {node for port, node in inputs if port.name in batched}
-        for node in body(forward.graph):
-            from_batch = not is_made_anew(node) and any(source in made for source in node.all_input_nodes)
-            if from_batch or traits(node).random:
-                made.add(node)
-        for port, node in zip(forward.outputs, output_nodes(forward.graph), strict=True):
-            if port.name in graphs.layout.tensors and port.name not in batched and node in made:
-                raise PipelineError(
-                    f"stage {stage}: {port.name} of shape {list(port.shape)} is computed from the batch, or at random, "
-                    "and no dimension of it is the batch (such as a mean or a sum), so that every nano-batch has "
-                    f"another: return one value per sequence, or {_WHOLE}"
-                )
+def _check_constants(stage: int, whole: StageGraphs, part: StageGraphs) -> None:
+    """Raises PipelineError for an argument that is no tensor, and another one for a nano-batch."""
+    known = {guard.path: guard.text for guard in whole.arguments.guards}
+    for guard in part.arguments.guards:
+        if guard.text != known[guard.path]:
+            raise PipelineError(
+                f"stage {stage} is given {guard.path}={known[guard.path]} with a microbatch, and {guard.text} with a "
+                "part of it: how many sequences there are cannot be handed from stage to stage; have each take it from "
+                f"its tensors (len(x)), or {_WHOLE}"
+            )
 
 
 def _is_batch_norm(node: fx.Node) -> bool:

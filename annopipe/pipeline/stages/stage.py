@@ -88,6 +88,10 @@ class LocalStage:
         """Whether anything in or before the stage is differentiated."""
         return self.graphs.backward is not None
 
+    def computes(self, kind: str, microbatch: int) -> bool:
+        """Whether an action has a graph: nano-batches have no backward where only the target gets a gradient."""
+        return kind == "F" or (self.has_backward and self.lanes(microbatch).kept[0].graphs.backward is not None)
+
     @property
     def in_flight(self) -> int:
         """How many microbatches have left values here."""
@@ -157,6 +161,8 @@ class LocalStage:
             gradients = {**gradients, **of_loss.outputs}
             for path, gradient in of_loss.targets.items():
                 self.outside_gradients[microbatch, path] = gradient
+        if not self.computes("B", microbatch):
+            return
         given = zip(lanes.kept, lanes.split_gradients(gradients), lanes.split_scales(scales), strict=True)
         for kept, own, scale in given:
             kept.start_backward(microbatch, own, scale)

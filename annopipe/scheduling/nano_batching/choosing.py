@@ -68,7 +68,7 @@ def with_nano_batches(
     candidates = groups(evaluator.ranks, PHASES, stages)
     plain = evaluator.score(frozenset())
     if plain is None:
-        raise ScheduleError("the schedule cannot be simulated; run its check")
+        raise ScheduleError("the schedule is right and cannot be simulated; this is a mistake in annopipe")
     search = Search(evaluator, candidates, plain)
     choice = search.best if search.pays else frozenset()
     trials = tuple(

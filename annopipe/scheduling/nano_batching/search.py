@@ -70,6 +70,8 @@ class Search:
         """Put each set of changes in, or take it back, if that is better; whether anything was."""
         better = False
         for units in sets:
+            if not self._has_time:
+                break
             better |= self._consider(_with(self.best, units))
             better |= self._consider(self.best - frozenset(units))
         return better

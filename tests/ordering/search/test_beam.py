@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from annopipe.graphs.reordering import check_order
 from annopipe.ordering.coarsening import coarsened
-from annopipe.ordering.problem import OverlapProblem
+from annopipe.ordering.problem import OverlapNode, OverlapProblem
 from annopipe.ordering.search.beam import Beam, Choices
 from annopipe.ordering.search.exploring import explored, leanest
 from annopipe.ordering.search.step_bytes import with_bytes
@@ -39,13 +39,27 @@ def test_a_beam_that_cuts_nothing_finds_the_shortest_of_all_orders(problem: Over
     assert found.orders[0][0] == pytest.approx(shortest_by_trial(problem), abs=1e-9)
 
 
+def test_a_step_that_takes_no_time_may_come_when_a_transfer_is_over() -> None:
+    nodes = (
+        OverlapNode(0, "counts", "r", "launch", "F", "", 5.0, "ep"),
+        OverlapNode(1, "wait", "r", "wait", "F", "", launch=0),
+        OverlapNode(2, "view", "r", "compute", "F", "", 0.0),
+        OverlapNode(3, "rows", "r", "launch", "F", "", 1.0, "ep"),
+    )
+    problem = OverlapProblem(nodes, ((), (0,), (1,), (2,)))
+    for choices in Choices:
+        assert [seconds for seconds, *_ in Beam(steps_of(problem)).run(5, choices).orders] == [6.0]
+
+
 @settings(max_examples=60, deadline=None)
 @given(random_problems())
 def test_every_beam_ends_with_legal_orders_of_the_length_it_says(problem: OverlapProblem) -> None:
     problem = unshared(problem)
     steps = steps_of(problem)
     for choices in Choices:
-        for seconds, _, order in Beam(steps).run(5, choices).orders:
+        orders = Beam(steps).run(5, choices).orders
+        assert orders
+        for seconds, _, order in orders:
             nodes = steps.to_nodes(order)
             check_order(problem.nodes, nodes, problem.dependencies)
             assert problem.makespan(nodes) == pytest.approx(seconds, abs=1e-9)
