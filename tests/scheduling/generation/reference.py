@@ -157,9 +157,12 @@ class Reference:
         return min(room) >= 0 and self.can_all_finish(rank, forwards, backwards, room)
 
     def can_all_finish(self, rank, forwards, backwards, room):
-        """In the order of their age each takes what it still needs, if that is there, and gives back what it has."""
-        here = {(self.placement.copy_of[stage], k) for stage, k in forwards}
-        for copy, k in [*self.ages, *sorted(here - set(self.ages))]:
+        """In the order of their age each takes what it still needs, if that is there, and gives back what it has.
+
+        One that begins with this forward is the last: when all before it have given back what they have, it has the
+        whole limit, which is enough for any one.
+        """
+        for copy, k in self.ages:
             own = [(s, k) for s in self.placement.stages_on[rank] if self.placement.copy_of[s] == copy]
             needed = self.amount([pair for pair in own if pair not in forwards])
             held = self.amount([pair for pair in own if pair in forwards and pair not in backwards])
