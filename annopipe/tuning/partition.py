@@ -69,6 +69,8 @@ def even(work: Workload, family: Family, *, longer_last: bool = False) -> Bounds
 def balanced(work: Workload, family: Family, *, hidden: bool = False) -> Bounds:
     """Stages so that the busiest rank has the least to do, as far as moving cuts one layer at a time gets there.
 
+    It is never busier than with even stages.
+
     Args:
         work: whose layers are cut.
         family: the stages; each can have a layer.
@@ -84,8 +86,8 @@ def balanced(work: Workload, family: Family, *, hidden: bool = False) -> Bounds:
     for chain, group in zip(work.chains, family.groups, strict=True):
         cuts.append(_proportional(work, first, len(chain), family.placement, group))
         first += len(chain)
-    best = family.bounds(cuts)
-    score = _score(work, family, best, hidden=hidden)
+    starts = family.bounds(cuts), even(work, family), even(work, family, longer_last=True)
+    score, best = min((_score(work, family, bounds, hidden=hidden), bounds) for bounds in starts)
     improved = True
     while improved:
         improved = False

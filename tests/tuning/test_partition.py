@@ -59,6 +59,13 @@ def test_balanced_stages_are_never_busier_than_even_ones(layers: tuple[Layer, ..
     assert busiest[0] <= busiest[1]
 
 
+def test_where_moving_one_cut_helps_nothing_even_stages_are_the_start() -> None:
+    weights = (2.0, 1.0, 1.0, 2.0, 3.0, 1.0)
+    work = Workload(tuple(Layer(1.0, 1.0, weight) for weight in weights), ranks=4, microbatches=2)
+    family = Family.of_chain(placement.linear(4))
+    assert max(Layout(family.placement, balanced(work, family)).loads(work)) == 7.0
+
+
 def test_a_large_head_gets_a_rank_of_its_own() -> None:
     work = Workload((*[Layer(1.0, 1.0, 1.0)] * 6, Layer(4.0, 4.0, 4.0)), ranks=3, microbatches=4)
     assert balanced(work, Family.of_chain(placement.linear(3))) == ((0, 3), (3, 6), (6, 7))
