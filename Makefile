@@ -8,7 +8,7 @@ STAMP := .venv/.stamp
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test nightly lint types docs bench clean
+.PHONY: help demo test nightly corpus lint types docs bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "Setting up .venv: a few minutes the first time."
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(PIP_INSTALL) "$$(grep '^torch==' constraints.txt)"
-	@$(PIP_INSTALL) -e '.[dev,plots]'
+	@$(PIP_INSTALL) -e '.[dev,plots,optimal]'
 	@touch $@
 
 demo: $(STAMP)  ## about a minute: overlap measured on this machine, a table and an HTML timeline
@@ -29,6 +29,9 @@ test: $(STAMP)  ## run the test suite, on two cores (WORKERS=4: on four)
 
 nightly: $(STAMP)  ## the tests that take minutes: every schedule on every model, the cases on four ranks
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m nightly
+
+corpus: $(STAMP)  ## tag published models, fetched with pip (minutes; skipped offline)
+	@$(BIN)/python -m pytest -m corpus
 
 lint: $(STAMP)  ## ruff (rules and format), sizes and imports
 	@$(BIN)/ruff check

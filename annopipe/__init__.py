@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from annopipe.graphs.stage_graphs import StageGraphs
     from annopipe.graphs.tracing import trace
     from annopipe.ordering.bounds import LowerBound
+    from annopipe.ordering.builtin_policies.optimal import Optimal
+    from annopipe.ordering.builtin_policies.search import Search
     from annopipe.ordering.plan import OverlapPlan
     from annopipe.ordering.planning import overlap
     from annopipe.ordering.problem import OverlapProblem
@@ -90,10 +92,12 @@ _EXPORTS = {
     "ForeignTag": "annopipe.graphs.foreign_tags",
     "LowerBound": "annopipe.ordering.bounds",
     "NodeCosts": "annopipe.costs.node_costs",
+    "Optimal": "annopipe.ordering.builtin_policies",
     "OverlapPlan": "annopipe.ordering.plan",
     "OverlapProblem": "annopipe.ordering.problem",
     "Port": "annopipe.graphs.ports",
     "Schedule": "annopipe.scheduling.schedule_class",
+    "Search": "annopipe.ordering.builtin_policies",
     "StageGraph": "annopipe.graphs.stage_graph",
     "StageGraphs": "annopipe.graphs.stage_graphs",
     "Timeline": "annopipe.simulation",
@@ -143,6 +147,7 @@ __all__ = [
     "LowerBound",
     "NodeCosts",
     "Operation",
+    "Optimal",
     "OrderError",
     "OverlapPlan",
     "OverlapProblem",
@@ -156,6 +161,7 @@ __all__ = [
     "Schedule",
     "ScheduleError",
     "ScheduleSpec",
+    "Search",
     "StageGraph",
     "StageGraphs",
     "Timeline",

@@ -2,10 +2,12 @@
 
     annopipe bench overlap                              two ranks, real computation and paced
     annopipe bench overlap --routing balanced,skewed    the same tokens spread evenly, and as in real training
+    annopipe bench overlap --graph step --nano-batches 1,2 --paced    PP 1: one graph alone, with lanes and without
     annopipe bench overlap --ranks 4 --blocks 1,2,4 --paced --json out/overlap.json
 
 Checks that all results are bitwise equal, and prints two tables: measured, simulated, lower bound and hidden share of
-every order; hidden and exposed communication of every region, for each routing side by side.
+every order; hidden and exposed communication of every region, for each routing side by side; where a graph ran with
+nano-batches and without, a third one says what these hide.
 """
 
 import contextlib
@@ -25,15 +27,22 @@ from annopipe.ordering.registry import find
 from benchmarks import netlab
 from benchmarks.launch import run_ranks
 from benchmarks.netlab.units import rate_bytes_per_s
-from benchmarks.pair.case import NETWORKS, ROUTINGS, Case, NetworkKind, RoutingKind
+from benchmarks.pair.case import NETWORKS, ROUTINGS, Case, GraphKind, NetworkKind, RoutingKind
 from benchmarks.pair.limits import judge, limits_table
+from benchmarks.pair.nano import key_of, nano_table
 from benchmarks.pair.regions import regions_table
 from benchmarks.pair.report import table
+from benchmarks.pair.wording import run_text
 
 __all__ = ["command", "run_cases"]
 
 _WORKER = "benchmarks.pair.worker"
 _TIMEOUT_S = 600.0
+_GRAPHS: dict[str, tuple[GraphKind, ...]] = {
+    "pair": ("pair",),
+    "forward": ("forward",),
+    "step": ("forward", "backward"),
+}
 _OFFERED = tuple(kind for kind in NETWORKS if kind != "pinned")  # that one is for gpu_check, with one rank
 
 
@@ -51,6 +60,27 @@ _OFFERED = tuple(kind for kind in NETWORKS if kind != "pinned")  # that one is f
     show_default=True,
     help="Paced: computation over communication.",
 )
+@click.option(
+    "--graph",
+    type=click.Choice(list(_GRAPHS)),
+    default="pair",
+    show_default=True,
+    help="What runs: a backward with a forward; a forward alone; or a step at PP 1: a forward, then a backward.",
+)
+@click.option(
+    "--nano-batches",
+    default="1",
+    show_default=True,
+    help="Lanes inside each graph; several cases with commas: 1,2 compares with and without.",
+)
+@click.option(
+    "--split",
+    type=click.Choice(["moe", "stage"]),
+    default="moe",
+    show_default=True,
+    help="What nano-batches split: the tokens of each expert layer, or the batch of the stage (--batch 2 or more).",
+)
+@click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Sequences per microbatch.")
 @click.option("--sequence", type=click.IntRange(1), default=512, show_default=True, help="Tokens per sequence.")
 @click.option(
     "--routing",
@@ -80,7 +110,7 @@ def command(**options: Any) -> None:
     if options["json_path"]:
         options["json_path"].parent.mkdir(parents=True, exist_ok=True)
     results = run_cases(cases, ranks, options["rate"], Console(stderr=True))
-    click.echo(f"{table(results)}\n\n{regions_table(results)}")
+    click.echo("\n\n".join(filter(None, (table(results), nano_table(results), regions_table(results)))))
     if options["json_path"]:
         _write_json(options["json_path"], results)
     for case in cases:
@@ -107,39 +137,53 @@ def _cases(options: dict[str, Any], network: NetworkKind) -> list[Case]:
         rate_bytes_per_s=rate_bytes_per_s(options["rate"]),
         ratio=options["ratio"],
         sequence=options["sequence"],
+        batch=options["batch"],
+        nano_batched=options["split"],
         experts=8 if 8 % ranks == 0 else 4 * ranks,
         skew=options["skew"],
         rounds=options["rounds"] or (5 if options["demo"] else 9),
         policies=tuple(options["policies"]) or Case.policies,
     )
-    return [
-        dataclasses.replace(
-            base, blocks=n, paced=kind, routing=routing, output=str(options["output"] / _folder(n, routing, paced=kind))
+    lanes = sorted(_positive(text, "--nano-batches") for text in options["nano_batches"].split(","))
+    if options["split"] == "stage" and options["batch"] < lanes[-1]:
+        raise click.BadParameter(
+            f"{lanes[-1]} nano-batches need --batch {lanes[-1]} or more", param_hint="--split stage"
         )
-        for n in [_positive(text) for text in options["blocks"].split(",")]
+    cases = [
+        dataclasses.replace(base, blocks=n, paced=kind, routing=routing, graph=graph, nano_batches=parts)
+        for n in [_positive(text, "--blocks") for text in options["blocks"].split(",")]
         for kind in (both if paced is None else (paced,))
         for routing in routings
+        for graph in _GRAPHS[options["graph"]]
+        for parts in lanes
     ]
+    return [dataclasses.replace(case, output=str(options["output"] / _folder(case))) for case in cases]
 
 
-def _folder(blocks: int, routing: RoutingKind, *, paced: bool) -> str:
+def _folder(case: Case) -> str:
     """Where the timelines of a case go."""
-    name = f"{'paced' if paced else 'real'}-{blocks}"
-    return name if routing == Case.routing else f"{name}-{routing}"
+    name = f"{'paced' if case.paced else 'real'}-{case.blocks}"
+    named = (case.routing, Case.routing), (case.graph, Case.graph), (f"nano{case.nano_batches}", "nano1")
+    return "-".join([name, *(own for own, usual in named if own != usual)])
 
 
 def run_cases(cases: list[Case], ranks: int, rate: str, console: Console) -> list[dict[str, Any]]:
     """Run each case on its own processes; returns what rank 0 found, case by case."""
-    results = []
+    results: list[dict[str, Any]] = []
+    whole: dict[tuple[Any, ...], float] = {}
     for number, case in enumerate(cases):
+        if case.paced and case.nano_batches > 1:  # as much computation as without them
+            case = dataclasses.replace(case, computation_s=whole.get(key_of(dataclasses.asdict(case))))  # noqa: PLW2901
         Path(case.output).mkdir(parents=True, exist_ok=True)
         mode = "paced" if case.paced else "real"
-        title = f"case {number + 1} of {len(cases)}: {mode}, {case.blocks} blocks, {case.routing}, {ranks} ranks"
+        what = run_text(dataclasses.asdict(case))
+        title = f"case {number + 1} of {len(cases)}: {mode}, {what}, {case.routing}, {ranks} ranks"
         if console.is_terminal:
             with console.status(title) as status:
                 results.append(_run_case(case, ranks, rate, lambda text, at=title: status.update(f"{at}: {text}")))
         else:
             results.append(_run_case(case, ranks, rate, lambda text, at=title: console.print(f"{at}: {text}")))
+        whole[key_of(results[-1]["case"])] = results[-1]["computation_s"]
         console.print(f"{title}: done")
     return results
 
@@ -179,9 +223,9 @@ def _network(asked: Any, ranks: int) -> NetworkKind:
     return "emulated" if netlab.available() else "namespaces"
 
 
-def _positive(text: str) -> int:
+def _positive(text: str, option: str) -> int:
     if not text.strip().isdigit() or int(text) < 1:
-        raise click.BadParameter(f"{text!r} is not a positive number", param_hint="--blocks")
+        raise click.BadParameter(f"{text!r} is not a positive number", param_hint=option)
     return int(text)
 
 

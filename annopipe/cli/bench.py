@@ -13,8 +13,10 @@ _BENCHMARKS = {
     "moe": ("benchmarks.moe.command", "Whole MoE steps under pipeline schedules: paced, simulated, eager."),
     "overlap": ("benchmarks.overlap", "Hide an MoE pair's communication: eager, sequential and every policy."),
     "planning": ("annopipe.cli.planning", "Time multiplex, policy and reorder on a graph of 10,000 nodes."),
+    "rewrite": ("benchmarks.rewriting", "Time the tagging of model source, and what of it is libcst's."),
     "roofline": ("annopipe.cli.roofline", "Roofline costs of DeepSeek-V3 layers beside their published kernel times."),
     "runtime": ("benchmarks.runtime.command", "Time the pipeline's runtime per action beside PyTorch's."),
+    "search": ("annopipe.cli.search", "Policy search beside proven optima, and on a large graph."),
     "schedules": ("benchmarks.schedules", "Build, lower, check and simulate schedules: actions per second."),
     "tuning": ("benchmarks.tuning.command", "Search for schedules of a suite of workloads, beside the library's best."),
 }

@@ -16,7 +16,7 @@ __all__ = ["command"]
     "--policy",
     "names",
     multiple=True,
-    help="Repeatable; all but torch by default, whose scheduler takes minutes for a large graph.",
+    help="Repeatable; all by default but torch, which takes minutes for a large graph, and optimal, which refuses it.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def command(nodes: int, rounds: int, names: tuple[str, ...], *, as_json: bool) -> None:

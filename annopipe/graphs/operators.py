@@ -6,6 +6,7 @@ Adapter: operators of users are recognised by private names of ``torch._ops``, `
 from typing import Any
 
 import torch
+from torch import fx
 
 from annopipe.errors import GraphError
 
@@ -15,6 +16,7 @@ __all__ = [
     "check_computes",
     "check_launches",
     "check_waits",
+    "draws_nothing",
     "find_operators",
     "is_composite",
     "reads_layout",
@@ -133,3 +135,12 @@ def _check_functional(operator: Operator) -> None:
         )
     if any(value.alias_info is not None for value in (*schema.arguments, *schema.returns)):
         raise GraphError(f"{operator} says that it returns its argument or a view of it: have it return a new tensor")
+
+
+def draws_nothing(node: fx.Node) -> bool:
+    """Whether it would draw random numbers for dropout, and has none."""
+    for position, argument in enumerate(schema_arguments(node.target)):
+        if argument.name == "dropout_p":
+            given = node.kwargs.get(argument.name, argument.default_value)
+            return bool((node.args[position] if position < len(node.args) else given) == 0.0)
+    return False

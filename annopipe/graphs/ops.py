@@ -18,7 +18,7 @@ from torch import fx
 from annopipe.errors import GraphError
 from annopipe.graphs import meta
 from annopipe.graphs.declared_ops import GROUP_ARGUMENTS, WAIT_TENSOR, Declaration, declared
-from annopipe.graphs.operators import OUR_NAMESPACES, is_composite
+from annopipe.graphs.operators import OUR_NAMESPACES, draws_nothing, is_composite
 
 __all__ = [
     "OpTraits",
@@ -133,10 +133,14 @@ class OpTraits:
 
 
 def traits(node: fx.Node) -> OpTraits:
-    """The traits of a node. Calls of modules and methods are not understood, hence fences."""
+    """The traits of a node. Calls of modules and methods are not understood, hence fences.
+
+    Attention without dropout is not random, although its operators could draw numbers.
+    """
     if node.op == "call_function":
         noted = meta.declaration(node)
-        return _target_traits(node.target, declared(node.target) if noted is None else noted)
+        known = _target_traits(node.target, declared(node.target) if noted is None else noted)
+        return dataclasses.replace(known, random=False) if known.random and draws_nothing(node) else known
     return OpTraits(fence=node.op in ("call_module", "call_method"))
 
 

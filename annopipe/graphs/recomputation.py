@@ -15,8 +15,7 @@ import itertools
 from torch import fx
 
 from annopipe.graphs import meta
-from annopipe.graphs.operators import schema_arguments
-from annopipe.graphs.ops import has_effect, is_getitem, is_operator, sorts, traits
+from annopipe.graphs.ops import has_effect, is_getitem, sorts, traits
 from annopipe.graphs.stage_graph import StageGraph, body
 
 __all__ = ["may_run_again", "put_recomputed_late", "recomputed"]
@@ -37,20 +36,7 @@ def may_run_again(node: fx.Node) -> bool:
     """Whether an operation yields the same when it runs a second time, and does nothing else."""
     known = traits(node)
     once = known.launch or known.wait or known.host_read or sorts(node)
-    effect = has_effect(node) and not _draws_nothing(node)
-    return not (once or effect or meta.makes_sizes(node) or meta.is_number(node))
-
-
-def _draws_nothing(node: fx.Node) -> bool:
-    """Whether it would draw random numbers for dropout, as attention does, and has none."""
-    known, target = traits(node), node.target
-    if not (known.random and is_operator(target)) or known.fence or known.writes:
-        return False
-    for position, argument in enumerate(schema_arguments(target)):
-        if argument.name == "dropout_p":
-            given = node.kwargs.get(argument.name, argument.default_value)
-            return bool((node.args[position] if position < len(node.args) else given) == 0.0)
-    return False
+    return not (once or has_effect(node) or meta.makes_sizes(node) or meta.is_number(node))
 
 
 def _leaves_group(node: fx.Node, forward: set[fx.Node]) -> bool:

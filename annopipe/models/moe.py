@@ -5,7 +5,8 @@ r"""The dropless mixture-of-experts layer with expert parallelism: every token r
 
 With a process group of R ranks, each rank holds 1/R of the experts; ``dispatch`` and ``combine`` are all-to-alls. Per
 layer: one host read (how many rows arrive), three launches in the forward (counts, dispatch, combine) and two in the
-backward. The shared experts read the layer's input only, so they can run while an exchange is on its way.
+backward; as many for every nano-batch (``config.nano_batches``), while one of which computes, another's exchange is on
+its way. The shared experts read the layer's input only, so they can run beside an exchange, too.
 
 Source: DeepSeek-V3 report (arXiv 2412.19437, sections 2.1.2 and 3.2).
 """
@@ -19,6 +20,7 @@ from annopipe.models.exchange import Group, exchange, exchange_counts, group_nam
 from annopipe.models.experts import Experts
 from annopipe.models.layers import SwiGLU
 from annopipe.models.moe_config import MoEConfig
+from annopipe.models.nano_batching import split_forward
 from annopipe.models.permute import by_expert, gather_rows, regroup
 from annopipe.models.router import Router
 
@@ -60,8 +62,13 @@ class MoE(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., hidden] to the same shape."""
+        h = x.reshape(-1, self.config.hidden)
+        parts = self.config.nano_batches if self.config.nano_batched == "moe" else 1
+        return split_forward(self._tokens, h, parts).view_as(x)
+
+    def _tokens(self, h: Tensor) -> Tensor:
+        """[tokens, hidden] to the same shape."""
         c = self.config
-        h = x.reshape(-1, c.hidden)
         with annotate.region("router"):
             route = self.router(h)
             order, counts = by_expert(route.experts.flatten(), c.experts)
@@ -78,7 +85,7 @@ class MoE(nn.Module):
         with annotate.region("unpermute"):
             slots = gather_rows(rows, order.target, order.source).view(-1, c.top_k, c.hidden)
             out = torch.bmm(route.weights.to(h.dtype).unsqueeze(1), slots).squeeze(1)
-            return (out if shared is None else out + shared).view_as(x)
+            return out if shared is None else out + shared
 
     def _remote_experts(self, rows: Tensor, counts: Tensor, group: Group) -> Tensor:
         """Send rows to the ranks of their experts and back: [slots, hidden] sorted by expert, to the same."""

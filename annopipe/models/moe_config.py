@@ -7,8 +7,9 @@ from annopipe.errors import GraphError
 from annopipe.models.routing import Routing
 from annopipe.models.sizes import check_integers, check_positive, check_relations
 
-__all__ = ["MoEConfig", "Scoring"]
+__all__ = ["MoEConfig", "NanoBatched", "Scoring"]
 
+NanoBatched = Literal["moe", "stage"]
 Scoring = Literal["sigmoid", "softmax"]
 
 _AT_LEAST_ONE = (
@@ -21,6 +22,7 @@ _AT_LEAST_ONE = (
     "top_k",
     "expert_groups",
     "groups_kept",
+    "nano_batches",
 )
 _LEARNED = Routing()
 _POSITIVE = ("routed_scaling", "rope_theta", "rms_eps", "init_std")
@@ -42,6 +44,9 @@ class MoEConfig:
     scoring: how router logits become scores.  norm_topk: whether the weights of a token's experts are made to add to 1;
         with "softmax" this is the softmax over the logits of the chosen experts.
     routed_scaling: factor on these weights.
+    nano_batches: into how many lanes a stage splits what it gets; a policy hides the messages of one behind the others.
+    nano_batched: "moe": every expert layer splits its tokens; "stage": the stage splits its input along the batch, and
+        each part goes through all blocks on its own, attention too. An input with fewer rows has as many parts as rows.
     routing: whether the router's scores choose (the default), or tokens are spread evenly or skewed.
     rope_theta: base of the rotary periods, in tokens.  rms_eps: added to the mean square in normalisations.
     init_std: standard deviation of freshly initialised weights.
@@ -61,6 +66,8 @@ class MoEConfig:
     norm_topk: bool = True
     routed_scaling: float = 1.0
     routing: Routing = _LEARNED
+    nano_batches: int = 1
+    nano_batched: NanoBatched = "moe"
     rope_theta: float = 10000.0
     rms_eps: float = 1e-6
     init_std: float = 0.02
@@ -102,6 +109,10 @@ class MoEConfig:
             (
                 self.top_k <= self.experts - idle,
                 f"top_k is {self.top_k}, but with {idle} of {self.experts} experts idle (routing) too few are left",
+            ),
+            (
+                self.nano_batched in get_args(NanoBatched),
+                f"nano_batched is {self.nano_batched!r}; it must be one of {', '.join(get_args(NanoBatched))}",
             ),
             (
                 self.scoring in get_args(Scoring),

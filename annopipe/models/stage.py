@@ -17,6 +17,7 @@ from annopipe.models.exchange import Group
 from annopipe.models.initial import initialise, materialise
 from annopipe.models.moe import MoE
 from annopipe.models.moe_config import MoEConfig
+from annopipe.models.nano_batching import split_forward
 from annopipe.models.sizes import StageSizes
 
 __all__ = ["MoEStage", "Stage"]
@@ -77,11 +78,15 @@ class Stage(nn.Module):
         if self.embed is not None:
             with annotate.region("embed"):
                 x = self.embed(x)
-        for block in self.blocks.values():
-            x = block(x)
+        x = self._through_blocks(x)
         if self.head is not None:
             with annotate.region("head"):
                 x = self.head(x if self.norm is None else self.norm(x))
+        return x
+
+    def _through_blocks(self, x: Tensor) -> Tensor:
+        for block in self.blocks.values():
+            x = block(x)
         return x
 
     def _tie(self) -> None:
@@ -149,3 +154,7 @@ class MoEStage(Stage):
             seed=seed,
             device=device,
         )
+
+    def _through_blocks(self, x: Tensor) -> Tensor:
+        parts = self.config.nano_batches if self.config.nano_batched == "stage" else 1
+        return split_forward(super()._through_blocks, x, parts)

@@ -13,7 +13,7 @@ from annopipe.costs.stored import StoredBytes, stored_bytes
 from annopipe.errors import CostError
 from annopipe.graphs.stage_graph import StageGraph
 from annopipe.graphs.stage_graphs import StageGraphs
-from annopipe.ordering.combining import Part, StageNodeCosts, combine, part_costs
+from annopipe.ordering.combining import Part, StageNodeCosts, combine, has_nano_batches, part_costs
 from annopipe.ordering.describing import problem_of
 from annopipe.ordering.plan import with_costs
 from annopipe.ordering.registry import Policy
@@ -99,10 +99,12 @@ class _Stages:
         self._combined = functools.cache(self._simulate)
 
     def timeline(self, kind: str, stage: int) -> ProgramTimeline | None:
-        """One graph in its own order; None without a graph."""
+        """One graph in its own order, or that of its plan if it has nano-batches; None without a graph."""
         graph = self._graph(kind, stage)
         if graph is None:
             return None
+        if has_nano_batches(graph):
+            return self._combined(((kind, self._index(stage), 1),))
         problem = with_costs(problem_of(graph), part_costs(Part(kind, stage, graph), self._node_costs))
         return run(problem.program(range(len(problem.nodes))), problem.network)
 

@@ -16,7 +16,7 @@ from annopipe.graphs.process_groups import group_by_name, is_distributed
 from annopipe.ordering.gathering import gather, gather_digests
 from annopipe.ordering.problem import OverlapProblem
 
-__all__ = ["Choice", "agree", "check_same_sequence", "launch_tokens"]
+__all__ = ["Choice", "agree", "check_same_sequence", "launch_tokens", "most_ranks"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +103,14 @@ def check_same_sequence(problem: OverlapProblem, order: Sequence[int]) -> None:
             f"the ranks of process group {queue} would issue different sequences of collectives and hang "
             f"({found}); plan with ap.overlap(..., group=...), so that they agree on one order"
         )
+
+
+def most_ranks(problem: OverlapProblem) -> int:
+    """The ranks of the largest process group on which a problem launches anything; 1 outside of any."""
+    if not is_distributed():
+        return 1
+    sizes = [len(dist.get_process_group_ranks(group_by_name(queue))) for queue in _aliases(problem)]
+    return max(sizes, default=1)
 
 
 def launch_tokens(problem: OverlapProblem, order: Sequence[int]) -> tuple[str, ...]:

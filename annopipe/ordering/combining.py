@@ -17,9 +17,9 @@ from annopipe.graphs.stage_graph import StageGraph, body
 from annopipe.ordering.describing import carries_values
 from annopipe.ordering.plan import OverlapPlan
 from annopipe.ordering.planning import overlap
-from annopipe.ordering.registry import Policy
+from annopipe.ordering.registry import Policy, of_one_kind_only
 
-__all__ = ["Part", "StageNodeCosts", "combine", "lanes_of", "part_costs"]
+__all__ = ["Part", "StageNodeCosts", "combine", "has_nano_batches", "lanes_of", "part_costs"]
 
 # One for all stages, one per stage, or a function that is asked for each graph, such as `annopipe.costs.roofline`.
 StageNodeCosts = NodeCosts | Mapping[int, NodeCosts] | Callable[[StageGraph], NodeCosts]
@@ -57,6 +57,8 @@ def combine(
 ) -> OverlapPlan:
     """The plan of graphs that run together, one lane each; see ``overlap`` for the policy, the group and the errors.
 
+    One graph alone may be planned, too, for its nano-batches. Graphs of one kind take of a pattern what they have.
+
     Costs are those that ``part_costs`` finds for each part; None is the roofline of the local device.
 
     >>> import torch, annopipe as ap
@@ -76,7 +78,22 @@ def combine(
         for more in others:
             first = first | more
         costs = first
-    return overlap(both, policy=policy, costs=costs, group=group)
+    of_one_kind = len({part.kind for part in parts}) == 1
+    return overlap(both, policy=of_one_kind_only(policy) if of_one_kind else policy, costs=costs, group=group)
+
+
+def has_nano_batches(graph: StageGraph | None) -> bool:
+    """Whether several nano-batches of the graph communicate, so that it is worth ordering when it runs alone.
+
+    >>> import torch, annopipe as ap
+    >>> has_nano_batches(ap.trace(torch.nn.Linear(2, 2), (torch.ones(1, 2),)).forward)
+    False
+    """
+    if graph is None or graph.launch_count < 2:
+        return False
+    place(graph)
+    placements = [meta.placed(node) for node in body(graph.graph)]
+    return len({at.lane for at in placements if at.kind == "launch"}) > 1
 
 
 def part_costs(part: Part, node_costs: StageNodeCosts, lane: str = "") -> NodeCosts:

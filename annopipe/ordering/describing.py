@@ -38,6 +38,7 @@ def problem_of(graph: StageGraph) -> OverlapProblem:
                 launch=index[launch] if launch is not None and waits else -1,
                 operation=_operation(node) if at.kind == "launch" else "",
                 floating=at.kind == "launch" and carries_values(node),
+                graph=at.key.rpartition(".")[0],
             )
         )
     before = tuple(tuple(earlier) for earlier in predecessors(nodes))

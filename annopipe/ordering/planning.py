@@ -4,6 +4,7 @@ The steps: copy the graph (once); describe it as an overlap problem; let the pol
 ranks; prove the order legal; relink the copy in place. Its code is generated once, when it first runs.
 """
 
+import dataclasses
 import operator
 import types
 from collections.abc import Mapping, Sequence
@@ -16,13 +17,14 @@ from annopipe.costs.node_costs import NodeCosts, as_costs
 from annopipe.errors import AnnopipeError, GraphError, OrderError
 from annopipe.graphs.reordering import check_order, relink
 from annopipe.graphs.stage_graph import StageGraph, body
-from annopipe.ordering.agreement import Choice, agree
+from annopipe.ordering.agreement import Choice, agree, most_ranks
 from annopipe.ordering.builtin_policies import NEED_COSTS
 from annopipe.ordering.counts_group import move_counts
 from annopipe.ordering.describing import problem_of
 from annopipe.ordering.plan import OverlapPlan, with_costs
 from annopipe.ordering.problem import OverlapNode, OverlapProblem, ReasonedOrder
-from annopipe.ordering.registry import Policy, find
+from annopipe.ordering.registry import Policy, PolicyWithOptions, find
+from annopipe.ordering.values import values_of
 
 __all__ = ["overlap"]
 
@@ -40,9 +42,11 @@ def overlap(
     Args:
         graph: what ``ap.multiplex`` returned, or any stage graph; it stays as it is.
         policy: a name from ``ap.policies()``; a pattern, such as ``"B.combine | F.attention ; F.dispatch | B.experts"``
-            (``annopipe.ordering.patterns``); or a function from an ``OverlapProblem`` to an order of its nodes.
+            (``annopipe.ordering.patterns``); a policy with options, such as ``ap.Search(memory_bytes=2**30)``; or a
+            function from an ``OverlapProblem`` to an order of its nodes.
         costs: seconds per node, as ``ap.costs.measure`` and ``ap.costs.roofline`` return them; None: the roofline of
-            the local device, for the policies that look at costs ("auto", "list", "torch") and for ``plan.timeline``.
+            the local device, for the policies that look at costs ("auto", "list", "search", "optimal", "torch") and
+            for ``plan.timeline``.
         group: the ranks that must end with the same order: all of them call this and get the order of the first.
         counts_group: another group of the same ranks, to carry the exchanges of counts that the host reads, so that
             they do not queue behind a large transfer.
@@ -73,8 +77,10 @@ def overlap(
             problem = move_counts(chosen[0], problem, counts_group)
         if costs is not None:
             problem = with_costs(problem, as_costs(costs))
-        elif function in NEED_COSTS:
+        elif isinstance(function, PolicyWithOptions) or function in NEED_COSTS:
             problem = with_costs(problem, roofline(chosen[0]))
+        if isinstance(function, PolicyWithOptions):
+            problem = _for_options(chosen[0], problem, function, group)
         with _explained(f"policy {name!r}"):
             answer = function(problem)
             order = _indices(problem, name, answer)
@@ -86,6 +92,18 @@ def overlap(
     check_order(nodes, agreed.order, agreed.problem.dependencies)
     relink(own.graph, [nodes[index] for index in agreed.order])
     return OverlapPlan(own, agreed.problem, agreed.order, agreed.policy, agreed.reason)
+
+
+def _for_options(
+    graph: StageGraph, problem: OverlapProblem, policy: PolicyWithOptions, group: dist.ProcessGroup | None
+) -> OverlapProblem:
+    """The problem with what the policy's options need; refuse those that ranks could not agree about."""
+    if not policy.is_repeatable and group is None and (ranks := most_ranks(problem)) > 1:
+        raise OrderError(
+            f"policy '{policy}' depends on the clock, and {ranks} ranks run the graph's collectives, which need one "
+            "order: give ap.overlap their group (the pipeline its plan_group), or a policy without a time limit"
+        )
+    return problem if policy.memory_bytes is None else dataclasses.replace(problem, values=values_of(graph))
 
 
 def _checked_graph(graph: Any) -> StageGraph:

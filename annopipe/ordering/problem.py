@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from annopipe.errors import OrderError
 from annopipe.simulation import Network, Task, makespan
 
-__all__ = ["OverlapNode", "OverlapProblem", "ReasonedOrder"]
+__all__ = ["OverlapNode", "OverlapProblem", "ReasonedOrder", "Value"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,6 +26,7 @@ class OverlapNode:
     latency, issue: launches: part of the cost that does not stretch on a shared link; time to start the transfer.
     operation: launches: the collective, with what must be the same on all ranks (data type, reduction).
     floating: launches: whether it carries floating-point values, so that it is no exchange of counts.
+    graph: the lane of the graph that it is of, "F" of lane "F0", "" of a graph alone; None: its lane is its graph's.
     """
 
     index: int
@@ -41,6 +42,12 @@ class OverlapNode:
     issue: float = 0.0
     operation: str = ""
     floating: bool = False
+    graph: str | None = None
+
+    @property
+    def own_graph(self) -> str:
+        """The lane of its graph, of which its own may be a nano-batch."""
+        return self.lane if self.graph is None else self.graph
 
     @property
     def thread_time(self) -> float:
@@ -48,9 +55,25 @@ class OverlapNode:
         return self.issue if self.kind == "launch" else self.cost
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Value:
+    """Memory that is live from the node that makes it to the last that uses it.
+
+    size_bytes: the whole storage, which views share.  made_by: a node's index, -1 for what the graph is called with.
+    used_by: nodes' indices; a wait uses what its launch sends.  kept: it outlives the graph, as its outputs do.
+    """
+
+    size_bytes: int
+    made_by: int
+    used_by: tuple[int, ...]
+    kept: bool = False
+
+
 @dataclasses.dataclass(frozen=True)
 class OverlapProblem:
     """Nodes in program order, what must come before each (indices), and the network.
+
+    ``values`` are only there for a policy that keeps a memory limit.
 
     >>> problem = OverlapProblem((OverlapNode(0, "a", "", "compute", "F", ""),), ((),))
     >>> problem.makespan([0])
@@ -61,6 +84,7 @@ class OverlapProblem:
     dependencies: tuple[tuple[int, ...], ...]
     network: Network = dataclasses.field(default_factory=Network)
     has_costs: bool = True
+    values: tuple[Value, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a problem that is not in program order."""
@@ -130,6 +154,22 @@ class OverlapProblem:
         """Simulated seconds of an order; cheap, for policies that compare orders."""
         return makespan(self._tasks, self.network, order)
 
+    def peak_bytes(self, order: Sequence[int]) -> int:
+        """The most bytes of ``values`` that are live at a time; those of a node's result while it runs, too.
+
+        >>> node = OverlapNode(0, "a", "r", "compute", "F", "")
+        >>> OverlapProblem((node,), ((),), values=(Value(8, -1, (0,)), Value(4, 0, (), kept=True))).peak_bytes([0])
+        12
+        """
+        place = {index: position for position, index in enumerate(order)}
+        change = [0] * (len(order) + 1)  # before the node at each position
+        for value in self.values:
+            made = place[value.made_by] if value.made_by >= 0 else 0
+            change[made] += value.size_bytes
+            if not value.kept:
+                change[max([made, *(place[user] for user in value.used_by)]) + 1] -= value.size_bytes
+        return max(itertools.accumulate(change))
+
     @functools.cached_property
     def _tasks(self) -> tuple[Task, ...]:
         return tuple(_task(node, launch=node.launch, after=()) for node in self.nodes)
@@ -147,7 +187,7 @@ class OverlapProblem:
             cost = 0.0 if n.kind == "wait" else seconds[n.name]
             own = min(latency.get(n.name, 0.0), cost), issue.get(n.name, 0.0)
             described = (n.index, n.name, n.region, n.kind, n.lane, n.phase, cost, n.queue, n.launch)
-            nodes.append(OverlapNode(*described, *own, n.operation, n.floating))
+            nodes.append(OverlapNode(*described, *own, n.operation, n.floating, n.graph))
         return dataclasses.replace(self, nodes=tuple(nodes), network=network, has_costs=True)
 
     def topological(self, rank: Sequence[float], chain: Sequence[int] = ()) -> list[int]:

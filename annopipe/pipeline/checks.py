@@ -14,6 +14,7 @@ from torch import nn
 from annopipe.errors import PipelineError
 from annopipe.graphs.recompute_choice import RecomputeChoice
 from annopipe.ordering.registry import Policy, find
+from annopipe.pipeline.data_parallel.gathering import made_of
 from annopipe.scheduling.actions import BACKWARDS, BUILTIN_KINDS
 from annopipe.scheduling.placement import Placement
 from annopipe.scheduling.routes import routes
@@ -145,19 +146,21 @@ def facts_of(
     tied: Mapping[str, str],
     recompute: Sequence[RecomputeChoice],
     bucket_bytes: int | None,
+    batch_dims: Mapping[str, int | None],
 ) -> dict[str, str]:
     """What has to be the same on every rank.
 
     Raises OrderError for a policy that there is not.
     """
-    find(policy)
+    name, _ = find(policy)
     return {
         "the number of microbatches": str(schedule.microbatches),
         "the schedule": repr(schedule.programs.texts()),
-        "the policy": policy if isinstance(policy, str) else getattr(policy, "__qualname__", type(policy).__qualname__),
+        "the policy": policy if isinstance(policy, str) else getattr(policy, "__qualname__", name),
         "the tied parameters": repr(sorted(tied.items())),
         "what is computed again": "; ".join(map(str, recompute)),
         "bucket_bytes": str(bucket_bytes),
+        "batch_dims": repr(sorted(batch_dims.items())),
     }
 
 
@@ -182,12 +185,19 @@ def check_scales(scales: Mapping[str, Any]) -> None:
 def check_modules(tensors: Mapping[str, torch.Tensor]) -> None:
     """Raises PipelineError for stages of a rank that have no memory, or have it in several places.
 
+    Also for a parameter that ``ap.shard`` has shared in another module only: an optimizer would train both.
+
     Args:
         tensors: the parameters and buffers of all of them, by "stage.name".
     """
     first: dict[torch.device, str] = {}
     for name, tensor in tensors.items():
         first.setdefault(tensor.device, name)
+        if made_of(tensor) is not None:
+            raise PipelineError(
+                f"{name} is also the parameter of a module that ap.shard was called for, and is another tensor since: "
+                "shard all modules that have it, or name it in ignore= wherever it is"
+            )
     if torch.device("meta") in first:
         raise PipelineError(
             f"{first[torch.device('meta')]} is on the meta device and has no values: initialise the stages of this "

@@ -51,9 +51,11 @@ class Interpreter:
     def _step_of(self, action: Action) -> Step:
         """The function that does an action."""
         kind, stage, microbatch = action.kind, action.stage, action.microbatch
-        if parts := parts_of(action):
-            combined = self._combined.get(parts)  # none of backwards that nothing is differentiated in
-            return partial(self._combine, action.parts or (action,), combined) if combined is not None else _nothing
+        combined = self._combined.get(parts_of(action))  # none of backwards that nothing is differentiated in
+        if combined is not None:
+            return partial(self._combine, action.parts or (action,), combined)
+        if action.parts or action.nano_batches > 1:
+            return _nothing
         if kind in PARAMETERS:
             return partial(self._keep_parameters, kind, stage)
         if microbatch is None or kind not in _BUILT_IN:

@@ -69,7 +69,7 @@ class Pipeline:
         plan_group: the ranks that run the same collectives as this one, such as the expert-parallel group, and so must
             order combined graphs alike; on all of its ranks, or on none.
         batch_dims: the dimension of the batch by name of argument ("x", "masks.0", "target"), 0 where not named; None:
-            every microbatch gets the whole, as it must for scalars and offsets.
+            every microbatch gets the whole, as it must for scalars and offsets. The same on all ranks.
         tied: parameters that are one although two ranks hold them, as "stage.name": ``{"3.head.weight":
             "0.embed.weight"}``, as ``ap.tied_parameters`` finds them. None: those that ``split`` has seen.
         fixed_sums: add up a stage's gradients in the order of microbatches, so that a schedule changes no bit of them,
@@ -78,7 +78,8 @@ class Pipeline:
         keep_outputs: also an attribute; ``outputs`` is what the last stage returned in the last step, on its rank.
         bucket_bytes: of sharded parameters gathered, or gradients reduced, in one message: see ``annopipe.bucket``.
         recompute: what backwards compute again instead of keeping it: as ``ap.trace`` takes it, for all stages, or a
-            mapping from stages to that, for these; the same on all ranks. A region has to be in one of the stages.
+            mapping from stages to that, for these and their copies; the same on all ranks. A region has to be in one of
+            the stages.
         spreads_lists: a stage that returns a list calls the next one with its elements, too.
         nano_auxiliary: how what nano-batches give to ``ap.auxiliary_loss`` counts for their microbatch: "mean", each by
             its share of the sequences, or "sum". What is trained is then the loss of each nano-batch, which is not
@@ -129,9 +130,11 @@ class Pipeline:
         schedule.check()
         lowered = Schedule(with_messages(schedule.programs), schedule.name, schedule.operations)
         others = [plan_group] if plan_group is not None else []
-        choices = recompute_choices(recompute, lowered.placement.stages)
+        choices = recompute_choices(recompute, lowered.placement.weights_of)
         tied = noted_ties(modules.values()) if tied is None else tied
-        facts = facts_of(lowered, policy, tied, choices, bucket_bytes) | {"nano_auxiliary": str(nano_auxiliary)}
+        facts = facts_of(lowered, policy, tied, choices, bucket_bytes, batch_dims) | {
+            "nano_auxiliary": str(nano_auxiliary)
+        }
         peers = Peers(group, others, timeout, facts)
         made = lowered, rank, peers, plan_group, loss_fn, policy, costs, choices, fixed_sums, bucket_bytes
         ties = TiedParameters(with_copies(tied, modules, schedule.placement), modules, schedule.placement, rank)

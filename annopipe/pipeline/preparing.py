@@ -5,9 +5,10 @@ tells all others, so that a stage that cannot be traced is an error on every ran
 """
 
 import dataclasses
-import inspect
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any
@@ -19,16 +20,15 @@ from torch import nn
 from annopipe import pytrees
 from annopipe.errors import AnnopipeError, PipelineError
 from annopipe.graphs.bucketing import bucket
-from annopipe.graphs.ops import group_name, traits
-from annopipe.graphs.process_groups import find_group
 from annopipe.graphs.recompute_choice import RecomputeChoice, region_paths
-from annopipe.graphs.stage_graph import body
 from annopipe.graphs.stage_graphs import StageGraphs
 from annopipe.graphs.tracing import trace
 from annopipe.ordering.combining import StageNodeCosts
 from annopipe.ordering.registry import Policy
 from annopipe.pipeline.calls.microbatch_calls import Call, check_lengths
 from annopipe.pipeline.calls.microbatches import BatchDims
+from annopipe.pipeline.calls.names import accepted, check_names, names_taken
+from annopipe.pipeline.comparing import compare_beside, groups_of
 from annopipe.pipeline.evaluation import forward_only, without_gradients
 from annopipe.pipeline.interpreter import Interpreter, Operation
 from annopipe.pipeline.nano_tracing import NanoBatchGraphs, nano_batches_of, traced_parts
@@ -47,9 +47,10 @@ from annopipe.scheduling.actions import BACKWARDS
 from annopipe.scheduling.placement import Placement
 from annopipe.scheduling.schedule_class import Schedule
 
-__all__ = ["Ready", "Settings", "accepted", "prepare"]
+__all__ = ["Ready", "Settings", "prepare"]
 
 Loss = Callable[[Any, Any], torch.Tensor]
+_LOG = logging.getLogger("annopipe")
 Ready = tuple[dict[int, LocalStage], Interpreter, dict[Parts, Combined]]
 
 
@@ -88,6 +89,7 @@ class _StageFacts:
     needs: for each tensor that the stages before hand on, what its gradient depends on; None where it has none.
     outside: the outputs of which a loss over the whole batch gives gradients.
     accepts: the keyword arguments, of those that this rank was called with, that the stage takes.
+    takes: what it can be given in a step, by name; None where that is any name.
     given: the keyword arguments that this rank was called with.
     has_loss: whether it has a loss of its own, or an auxiliary one.
     regions: the paths of the regions in its forward.
@@ -98,6 +100,7 @@ class _StageFacts:
     needs: tuple[frozenset[str] | None, ...] = ()
     outside: frozenset[str] = frozenset()
     accepts: frozenset[str] = frozenset()
+    takes: frozenset[str] | None = frozenset()
     given: frozenset[str] = frozenset()
     has_loss: bool = False
     regions: tuple[str, ...] = ()
@@ -116,6 +119,7 @@ def prepare(
 
     Raises PipelineError on every rank when a stage cannot be traced or planned on one.
     """
+    begun_s, who = time.perf_counter(), settings.peers.name(settings.rank)
     tracing = _Tracing(settings, modules, call)
     heard = tracing.all_stages()
     _check_heard(settings, heard)
@@ -129,12 +133,12 @@ def prepare(
     parts = traced_parts(settings.schedule, call, settings.batch_dims, modules, settings.peers, tracing.again)
     make = partial(tracing.local_stages, parts, arriving, [len(facts.needs) for facts in heard])
     stages = settings.peers.together(make, "making stages ready")
+    compare_beside(settings.peers, stages, settings.plan_group)
     actions = settings.schedule.ranks[settings.rank]
     plan = partial(combinations, actions, stages, settings.policy, settings.costs, settings.plan_group)
     combined = settings.peers.together(plan, "planning combined graphs")
-    groups = groups_of(stages.values(), combined.values())
-    settings.peers.include(groups)
-    settings.peers.together(partial(settings.peers.compare, groups), "comparing calls with the ranks of other groups")
+    settings.peers.include(groups_of(stages.values(), combined.values()))
+    _LOG.info("%s: stages %s ready after %.1f s", who, [*stages], time.perf_counter() - begun_s)
     taken = acknowledged(settings.schedule.ranks, placement, settings.rank)
     routing = Routing(placement, links, messages, taken)
     return stages, Interpreter(actions, stages, routing, combined, operations), combined
@@ -237,6 +241,8 @@ class _Tracing:
     def _trace(self, index: int, heard: Mapping[int, _StageFacts]) -> tuple[_StageFacts, AnnopipeError | None]:
         told = [heard[source].boundary for source in self._placement.predecessors[index]]
         before = [boundary for boundary in told if boundary is not None]
+        who, what = self._settings.peers.name(self._settings.rank), "eval" if self._settings.evaluates else "step"
+        _LOG.info("%s: tracing stage %d of %d for %s", who, index, self._placement.stages, what)
         try:
             if (loss_fn := self._batch_loss_fn(index)) is not None:
                 check_batch_loss(loss_fn, self._call.target)
@@ -297,6 +303,7 @@ class _Tracing:
             tuple(needs[ports[path]] if path in ports else None for path in graphs.arguments.paths[:handed]),
             tangents if has_batch_loss else frozenset(),
             frozenset(accepted(self._modules[index], call.kwargs, self._handed[index])),
+            names_taken(self._modules[index], self._handed[index]),
             frozenset(call.kwargs),
             bool(graphs.layout.losses) or has_batch_loss,
             region_paths(graphs.forward) if self._settings.recompute[index].regions else (),
@@ -331,6 +338,7 @@ def _check_heard(settings: Settings, heard: Sequence[_StageFacts]) -> None:
             f"no stage has a parameter named {', '.join(unknown)}: keyword arguments go to the stages that name them; "
             "of the parameters with defaults of a model that ap.split cuts, only those in its inputs=[...] reach stages"
         )
+    check_names(settings.batch_dims, [facts.takes for facts in heard])
     actions = [action for rank in settings.schedule.ranks for action in rank]
     kinds = {part.kind for action in actions for part in (action.parts or (action,))}
     if kinds.intersection(BACKWARDS) and not any(facts.has_loss for facts in heard):
@@ -357,35 +365,6 @@ def _links(placement: Placement, heard: Sequence[_StageFacts], device: torch.dev
     )
     boundaries = ((edge, heard[edge[0]].boundary) for edge in placement.edges)
     return {edge: Link(boundary, returning[edge], device) for edge, boundary in boundaries if boundary is not None}
-
-
-def accepted(module: nn.Module, kwargs: Mapping[str, Any], handed: int) -> dict[str, Any]:
-    """Those keyword arguments that the module's forward has a name for, and that are not handed to it.
-
-    Args:
-        module: of a stage.
-        kwargs: of a step.
-        handed: how many arguments the stage gets from the stages before.
-
-    >>> accepted(nn.Bilinear(1, 1, 1), {"input1": 1, "input2": 2, "mask": 3}, handed=1)
-    {'input2': 2}
-    """
-    if not kwargs:
-        return {}
-    parameters = inspect.signature(module.forward).parameters
-    positional = [p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    filled = {parameter.name for parameter in positional[:handed]}
-    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
-    return {name: value for name, value in kwargs.items() if name not in filled and (takes_any or name in parameters)}
-
-
-def groups_of(stages: Iterable[LocalStage], combined: Iterable[Combined]) -> list[dist.ProcessGroup]:
-    """The process groups of the collectives in the graphs."""
-    kinds = ("F", "B", "UNSHARD", "REDUCE_GRAD")
-    graphs = [graph for stage in stages for kind in kinds if (graph := stage.graphs.of_kind(kind)) is not None]
-    graphs += [found.plan.graph for found in combined]
-    names = {group_name(node) for graph in graphs for node in body(graph.graph) if traits(node).launch}
-    return [group for name in sorted(names) if (group := find_group(name)) is not None]
 
 
 def _device(modules: Mapping[int, nn.Module], call: Call) -> torch.device:

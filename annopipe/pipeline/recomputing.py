@@ -13,20 +13,25 @@ __all__ = ["StageRecompute", "check_regions", "recompute_choices"]
 StageRecompute: TypeAlias = Recompute | Mapping[int, Recompute]
 
 
-def recompute_choices(given: StageRecompute, stages: int) -> tuple[RecomputeChoice, ...]:
+def recompute_choices(given: StageRecompute, weights_of: Sequence[int]) -> tuple[RecomputeChoice, ...]:
     """The choice for each stage; a stage may lack a region that others have.
+
+    Args:
+        given: what is chosen; a mapping says it for both copies of a stage at once, if it does not name the second.
+        weights_of: by stage, the first one with the same weights.
 
     Raises CaptureError for what is no choice, PipelineError for a stage that there is not.
 
-    >>> [str(choice) for choice in recompute_choices({0: "all"}, 2)]
-    ['all', 'nothing']
+    >>> [str(choice) for choice in recompute_choices({0: "all"}, [0, 1, 0, 1])]
+    ['all', 'nothing', 'all', 'nothing']
     """
+    stages = len(weights_of)
     if isinstance(given, Mapping):
         for stage in given:
             if not isinstance(stage, int) or not 0 <= stage < stages:
                 raise PipelineError(f"recompute names stage {stage!r}: the stages are 0 to {stages - 1}")
     by_stage = given if isinstance(given, Mapping) else dict.fromkeys(range(stages), recompute_choice(given))
-    choices = [recompute_choice(by_stage.get(stage)) for stage in range(stages)]
+    choices = [recompute_choice(by_stage.get(stage, by_stage.get(first))) for stage, first in enumerate(weights_of)]
     return tuple(dataclasses.replace(choice, absent=True) for choice in choices)
 
 

@@ -11,13 +11,14 @@ from torch import nn
 from annopipe.graphs.stage_graphs import AUXILIARY_LOSS, LOSS
 from annopipe.ordering.plan import OverlapPlan
 from annopipe.pipeline.calls.microbatch_calls import Call
+from annopipe.pipeline.calls.names import accepted
 from annopipe.pipeline.calls.step_inputs import StepInputs, call_values, later_values
 from annopipe.pipeline.calls.step_results import in_order, of_last
 from annopipe.pipeline.checks import check_grad_mode, check_operations, check_scales, check_trains
 from annopipe.pipeline.evaluation import evaluation_mode
 from annopipe.pipeline.finding import Finder, ModuleStates
 from annopipe.pipeline.interpreter import Interpreter, Operation
-from annopipe.pipeline.preparing import Settings, accepted, prepare
+from annopipe.pipeline.preparing import Settings, prepare
 from annopipe.pipeline.ranks.messages import Messages
 from annopipe.pipeline.ranks.peers import Peers
 from annopipe.pipeline.stages.batch_loss import Scale
@@ -124,8 +125,8 @@ class Runner:
             inputs.backward(stages)
             named = {index: stage.losses.get(AUXILIARY_LOSS) for index, stage in stages.items()}
             self.auxiliary_losses = {index: in_order(found) for index, found in named.items() if found}
-            self.outputs = of_last(stages, placement, lambda last: last.outputs)
-            return of_last(stages, placement, LocalStage.own_losses)
+            self.outputs = of_last(stages, placement, lambda last: last.outputs) if self.keep_outputs else None
+            return of_last(stages, placement, LocalStage.own_losses) if self.settings.loss_fn is not None else None
 
     def _find(self, calls: Sequence[Call], states: ModuleStates) -> tuple[dict[int, LocalStage], Interpreter]:
         """What was prepared for steps of such calls, whose plans are shown from now on."""

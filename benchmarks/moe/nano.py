@@ -37,8 +37,8 @@ def least_exposed_s(
 ) -> float:
     """What warm-up and cool-down expose at least when every microbatch there runs alone, as nano-batches.
 
-    A lower bound for each action: the transfers of all its parts move one after the other; before the first there is
-    the computation that leads to it, behind the last what needs it.
+    A lower bound for each action: the transfers of all its parts move one after the other, and so does computation;
+    each has to wait for what leads to its first piece, and what needs its last comes behind.
     """
     least: dict[tuple[int, str, int], float] = {}
     total = 0.0
@@ -71,10 +71,14 @@ def _least_exposed_s(problem: OverlapProblem) -> float:
         for user in problem.successors[node.index]:
             moved = problem.nodes[user].cost if problem.nodes[user].kind == "launch" else 0.0
             behind[node.index] = max(behind[node.index], behind[user] + problem.nodes[user].thread_time + moved)
-    moving = sum(node.cost for node in launches)
-    edges = min(before[node.index] for node in launches) + min(behind[node.index] for node in launches)
     computing = sum(node.thread_time for node in problem.nodes)
-    return max(0.0, edges + moving - computing)
+    ends = []
+    for own in (launches, [node for node in problem.nodes if node.thread_time and node.kind != "launch"]):
+        starts = (before[node.index] - (0.0 if node.kind == "launch" else node.thread_time) for node in own)
+        first = min(starts, default=0.0)
+        last = min((behind[node.index] for node in own), default=0.0)
+        ends.append(first + sum(node.cost for node in own) + last)
+    return max(0.0, max(ends) - computing)
 
 
 def phase_rows(

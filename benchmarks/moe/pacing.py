@@ -38,7 +38,7 @@ class Paces:
     """What was measured of a paced model: a stretch of computation, and a transfer, of a whole microbatch.
 
     asked_s: what a stretch asked for.  transfer_rows: how many rows a transfer had.  latency_s: the part of a transfer
-    that does not depend on how many.
+    that does not depend on how many.  issue_s: what the thread spends to start a transfer, beside that.
     """
 
     stretch_s: float
@@ -46,6 +46,7 @@ class Paces:
     asked_s: float = 0.0
     transfer_rows: int = 0
     latency_s: float = 0.0
+    issue_s: float = 0.0
 
     def costs(self, graph: StageGraph) -> NodeCosts:
         """What the nodes of a graph take: stretches and transfers by their share of a microbatch, others no time."""
@@ -62,7 +63,7 @@ class Paces:
             if at.kind == "launch":
                 share = meta.value(node).shape[0] / self.transfer_rows if self.transfer_rows else 1.0
                 seconds[at.key] = self.latency_s + (self.transfer_s - self.latency_s) * share
-                latency[at.key], issue[at.key] = self.latency_s, 0.0
+                latency[at.key], issue[at.key] = self.latency_s, self.issue_s
         return NodeCosts(seconds, latency, issue, source="paced")
 
 

@@ -58,12 +58,13 @@ def our_step(
         costs=costs,
         plan_group=groups.experts,
     )
+    if clock is not None:
+        clock.attach(pipe)
     inputs, target = _batch(case)
     pipe.prepare(inputs, target=target)
     run = partial(pipe.step, inputs, target=target)
     if clock is None:
         return Step(run, list(modules.values()))
-    clock.attach(pipe)
     return Step(partial(clock.started, run), list(modules.values()), clock)
 
 

@@ -96,6 +96,7 @@ def measure_case(case: MoeCase, groups: Groups) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "transfer_s": paces.transfer_s,
         "transfer_latency_s": paces.latency_s,
+        "transfer_issue_s": paces.issue_s,
         "stretch_s": paces.stretch_s,
         "hand_over_s": handed_s,
         "gradients_agree": not wrong,

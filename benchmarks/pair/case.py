@@ -6,13 +6,15 @@ from typing import Literal
 
 from annopipe.errors import CostError
 
-__all__ = ["NETWORKS", "ROUTINGS", "Case", "NetworkKind", "RoutingKind"]
+__all__ = ["NETWORKS", "ROUTINGS", "Case", "GraphKind", "NanoBatched", "NetworkKind", "RoutingKind"]
 
 NetworkKind = Literal["namespaces", "emulated", "loopback", "nccl", "pinned"]
 NETWORKS: tuple[NetworkKind, ...] = ("namespaces", "emulated", "loopback", "nccl", "pinned")
 # The kinds of annopipe.models.Routing, whose import would bring torch in: `annopipe bench overlap --help` needs none.
 RoutingKind = Literal["learned", "balanced", "skewed"]
 ROUTINGS: tuple[RoutingKind, ...] = ("learned", "balanced", "skewed")
+GraphKind = Literal["pair", "forward", "backward"]
+NanoBatched = Literal["moe", "stage"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,8 +24,11 @@ class Case:
     blocks: transformer blocks of the stage.  batch, sequence: tokens of a microbatch on each rank.
     hidden, expert_hidden, experts, top_k: sizes of the model.
     routing: how tokens find their experts; skew: the exponent of a skewed routing (``annopipe.models.Routing``).
+    graph: a backward with a forward, or one of them alone, as at PP 1.
+    nano_batches, nano_batched: lanes inside a graph, and what is split (``annopipe.models``).
     network: what carries the messages.  rate_bytes_per_s: its bandwidth where it is limited.
-    paced: computation is waiting for its known time, scaled so that it adds up to ``ratio`` times the communication.
+    paced: computation is waiting for its known time, scaled so that it adds up to ``ratio`` times the communication,
+        or to ``computation_s`` where that is given.
     policies: what is compared.  rounds: how often, in alternation.
     """
 
@@ -36,17 +41,22 @@ class Case:
     top_k: int = 2
     routing: RoutingKind = "learned"
     skew: float = 1.0
+    graph: GraphKind = "pair"
+    nano_batches: int = 1
+    nano_batched: NanoBatched = "moe"
     network: NetworkKind = "loopback"
     rate_bytes_per_s: float = 100e6
     paced: bool = False
     ratio: float = 1.0
+    computation_s: float | None = None
     policies: tuple[str, ...] = ("sequential", "alternate", "dualpipe", "megatron", "list", "auto")
     rounds: int = 7
     seed: int = 0
     output: str = ""  # folder for timelines; nothing is written when empty
 
     def __post_init__(self) -> None:
-        for name in ("blocks", "batch", "sequence", "hidden", "expert_hidden", "experts", "top_k", "rounds"):
+        sizes = ("blocks", "batch", "sequence", "hidden", "expert_hidden", "experts", "top_k", "rounds", "nano_batches")
+        for name in sizes:
             if getattr(self, name) < 1:
                 raise CostError(f"{name}={getattr(self, name)}: give at least 1")
         if self.network not in NETWORKS:

@@ -15,13 +15,17 @@ from benchmarks.waiting import wait_until
 __all__ = ["paced_costs", "run_paced"]
 
 
-def paced_costs(costs: NodeCosts, ratio: float) -> NodeCosts:
-    """The costs with computation scaled to ``ratio`` times the communication, and launches that take no time."""
+def paced_costs(costs: NodeCosts, ratio: float, computation_s: float | None = None) -> NodeCosts:
+    """The costs with computation scaled to ``ratio`` times the communication, and launches that take no time.
+
+    Computation adds up to ``computation_s`` where that is given.
+    """
     transfers = sum(costs.seconds[key] + issue for key, issue in costs.issue.items())
     computation = sum(seconds for key, seconds in costs.seconds.items() if key not in costs.issue)
     if not transfers and ratio:
         raise CostError("nothing to pace computation against: the graph has no communication")
-    scale = ratio * transfers / computation if computation else 0.0
+    wanted = ratio * transfers if computation_s is None else computation_s
+    scale = wanted / computation if computation else 0.0
     seconds = {
         key: value + costs.issue[key] if key in costs.issue else value * scale for key, value in costs.seconds.items()
     }

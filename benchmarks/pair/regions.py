@@ -4,7 +4,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from benchmarks.pair.wording import label_of, milliseconds, routing_text
+from benchmarks.pair.wording import label_of, milliseconds, routing_text, run_text
 
 __all__ = ["regions_table"]
 
@@ -28,7 +28,7 @@ def regions_table(results: list[dict[str, Any]]) -> str:
                 cells += [milliseconds(row["comm"]), *(_part(row[key], row["comm"]) for key in ("hidden", "exposed"))]
         case = same[0]["case"]
         parts.append(
-            f"communication by region, order {order}, {case['blocks']} blocks, {label_of(same[0])} costs, simulated\n"
+            f"communication by region, order {order}, {run_text(case)}, {label_of(same[0])} costs, simulated\n"
             + tabulate([(*key, *cells) for key, cells in columns.items()], headers=headers, disable_numparse=True)
         )
     return "\n\n".join(parts)
@@ -39,7 +39,8 @@ def _alike(results: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for result in results:
         case = result["case"]
-        groups.setdefault((case["blocks"], case["paced"]), []).append(result)
+        same = (case["blocks"], case["paced"], case["graph"], case["nano_batches"], case["nano_batched"])
+        groups.setdefault(same, []).append(result)
     return list(groups.values())
 
 

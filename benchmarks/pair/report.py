@@ -4,7 +4,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from benchmarks.pair.wording import label_of, milliseconds, routing_text
+from benchmarks.pair.wording import graph_text, label_of, milliseconds, routing_text, run_text
 
 __all__ = ["table"]
 
@@ -12,6 +12,7 @@ _HEADERS = (
     "blocks",
     "times",
     "routing",
+    "graph",
     "order",
     "ms",
     "spread",
@@ -40,7 +41,7 @@ def table(results: list[dict[str, Any]]) -> str:
         parts = {"computation": "computation_s", "communication": "communication_s", "lower bound": "bound_s"}
         times = ", ".join(f"{name} {milliseconds(result[field])} ms" for name, field in parts.items())
         lines.append(
-            f"{result['ranks']} ranks, {case['blocks']} blocks, {routing_text(case)} routing, {_network(case)}, "
+            f"{result['ranks']} ranks, {run_text(case)}, {routing_text(case)} routing, {_network(case)}, "
             f"{label_of(result)}: {times}; {_loads(result)}; {equal}"
         )
         rows += _rows(result)
@@ -71,6 +72,7 @@ def _rows(result: dict[str, Any]) -> list[tuple[Any, ...]]:
             case["blocks"],
             label_of(result),
             routing_text(case),
+            graph_text(case),
             row["name"],
             milliseconds(row["measured_s"]),
             f"{milliseconds(row['fastest_s'])}-{milliseconds(row['slowest_s'])}",

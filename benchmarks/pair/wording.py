@@ -2,7 +2,7 @@
 
 from typing import Any
 
-__all__ = ["label", "label_of", "milliseconds", "routing_text"]
+__all__ = ["graph_text", "label", "label_of", "milliseconds", "routing_text", "run_text"]
 
 
 def label(case: dict[str, Any], ranks: int = 1, cores: int = 1) -> str:
@@ -25,6 +25,26 @@ def routing_text(case: dict[str, Any]) -> str:
     'skewed 1'
     """
     return f"skewed {case['skew']:g}" if case["routing"] == "skewed" else str(case["routing"])
+
+
+def graph_text(case: dict[str, Any]) -> str:
+    """What runs together, and in how many nano-batches what part of it.
+
+    >>> graph_text({"graph": "forward", "nano_batches": 2, "nano_batched": "moe"})
+    'forward, moe in 2'
+    """
+    lanes = case["nano_batches"]
+    return case["graph"] + (f", {case['nano_batched']} in {lanes}" if lanes > 1 else "")
+
+
+def run_text(case: dict[str, Any]) -> str:
+    """The blocks of a case, and its graph where that is no plain pair.
+
+    >>> run_text({"graph": "pair", "nano_batches": 1, "blocks": 2})
+    '2 blocks'
+    """
+    graph = graph_text(case)
+    return f"{case['blocks']} blocks" + ("" if graph == "pair" else f", {graph}")
 
 
 def milliseconds(seconds: float | None) -> str:

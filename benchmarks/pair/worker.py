@@ -66,7 +66,7 @@ def measure_case(case: Case, device: torch.device, progress: Callable[[str], Non
     costs = ap.costs.measure(pair.both, pair.values, group, repeat=5)
     calls = ap.costs.record_launches(pair.both, pair.values)
     if case.paced:
-        costs = paced_costs(costs, case.ratio)
+        costs = paced_costs(costs, case.ratio, case.computation_s)
     progress("planning")
     plans = {name: ap.overlap(pair.both, policy=name, costs=costs, group=group) for name in case.policies}
     wrong = _wrong_anywhere({name: pair.differences(plan.run(pair.values)) for name, plan in plans.items()})
@@ -117,6 +117,8 @@ def _summary(
                 "slowest_s": max(seconds),
                 "simulated_s": plan.timeline.makespan if plan else None,
                 "hidden_share": plan.timeline.hidden_share if plan and plan.timeline.comm_time else None,
+                "exposed_s": plan.timeline.exposed_comm if plan else None,
+                "reason": plan.reason if plan else "",
             }
         )
     return {

@@ -15,6 +15,7 @@ from benchmarks.moe.case import EAGER, MoeCase
 from benchmarks.moe.command import command
 from benchmarks.moe.gradients import Fingerprints, differing, fingerprints
 from benchmarks.moe.model import STRETCHES, TRANSFERS, example_input, stage_module
+from benchmarks.moe.nano import least_exposed_s
 from benchmarks.moe.pacing import Paces
 from benchmarks.moe.report import table
 
@@ -47,6 +48,27 @@ def test_a_first_stage_computes_no_gradient_of_its_input(block) -> None:
     assert costs.B == 2 * 3.0 + 3 * 2.0
 
 
+def test_half_a_microbatch_takes_half_the_time(block) -> None:
+    module, x = block
+    paces = Paces(stretch_s=2.0, transfer_s=3.0, asked_s=0.5, transfer_rows=len(x) * 64, latency_s=1.0)
+    module[0].seconds = 0.5
+    whole, half = (ap.trace(module, (part.requires_grad_(),)) for part in (x, x[:1].clone()))
+    assert sum(paces.costs(whole.forward).seconds.values()) == 2 * 2.0 + 2 * 3.0
+    costs = paces.costs(half.forward)
+    assert sum(costs.seconds.values()) == 2 * 1.0 + 2 * (1.0 + 2.0 / 2)
+    assert set(costs.latency.values()) == {1.0}
+
+
+def test_the_least_that_nano_batches_expose_is_what_their_plan_exposes_in_a_block(block) -> None:
+    module, x = block
+    graphs = ap.trace(module, (x.requires_grad_(),))
+    schedule = ap.schedule("gpipe", ranks=1, microbatches=1)
+    costs = ap.costs.actions(graphs, PACES.costs)
+    split = [ap.Action.parse(text) for text in ("0F0/2", "0B0/2")]
+    # Half an attention leads to the first dispatch, and 4 s do not hide 6; half a combine leads to the experts.
+    assert least_exposed_s(schedule, {0: graphs}, PACES.costs, 2) == sum(map(costs.exposed_of, split)) == 3.0 + 1.5
+
+
 def test_results_of_a_paced_block_are_real(block) -> None:
     module, x = block
     x = x.requires_grad_()
@@ -67,12 +89,12 @@ def _run(tmp_path: Path, *options: str) -> tuple[str, dict]:
 
 
 def test_both_runtimes_run_the_same_model_and_every_schedule_of_ours_is_simulated(tmp_path: Path) -> None:
-    options = ["--pipeline-ranks", "2", "--network", "emulated", "--schedule", "zbv", "--schedule", "dualpipev"]
+    options = ["--pipeline-ranks", "2", "--network", "emulated", "--schedule", "dualpipev", "--nano-batches", "2"]
     text, found = _run(tmp_path, *options, "--eager", "zbv", "--eager", "dualpipev", "--attach")
     assert found["gradients_agree"]
     assert [(row["runtime"], row["schedule"]) for row in found["rows"]] == [
-        ("annopipe", "zbv"),
         ("annopipe", "dualpipev"),
+        ("annopipe", "dualpipev /2"),
         ("eager", "zbv"),
         ("eager", "dualpipev"),
         ("attached", "zbv"),
@@ -83,6 +105,25 @@ def test_both_runtimes_run_the_same_model_and_every_schedule_of_ours_is_simulate
         assert (row["simulated_s"] is not None) == (row["runtime"] == "annopipe")
     assert "paced, PP 2 x EP 2, 4 microbatches; emulated all-to-alls, 100 MB/s" in text
     assert "gradients agree" in text
+    _check_phases(text, found)
+
+
+def _check_phases(text: str, found: dict) -> None:
+    """Every phase is measured beside simulated, without and with nano-batches."""
+    (entry,) = found["nano_batches"]
+    simulated = {row["schedule"]: row["simulated_s"] for row in found["rows"][:2]}
+    assert simulated["dualpipev /2"] < simulated["dualpipev"], entry["reason"]
+    assert [phase["phase"] for phase in entry["phases"]] == ["warm-up", "steady state", "cool-down"]
+    for when, name in (("before", "dualpipev"), ("after", "dualpipev /2")):
+        for rank in range(2):
+            own = [phase[when]["by_rank"][rank] for phase in entry["phases"]]
+            assert sum(phase["end"] - phase["start"] for phase in own) == pytest.approx(simulated[name])
+            assert all(phase["measured_s"] > 0 for phase in own)
+    exposed = [sum(phase[when]["exposed_s"] for phase in entry["phases"]) for when in ("before", "after")]
+    assert exposed[1] < exposed[0]
+    assert 0.0 < entry["least_exposed_s"] < exposed[0]
+    assert f"dualpipev /2 beside dualpipev: {entry['reason']}" in text
+    assert "microbatches that run alone, as nano-batches, can hide at most" in text
 
 
 @pytest.mark.slow
@@ -114,6 +155,8 @@ def test_ranks_in_network_namespaces_leave_nothing_behind(tmp_path: Path) -> Non
         ({"ratio": 0.0}, "the rate and the ratio of computation to communication are positive"),
         ({"paced": False}, "real computation is measured with 1 pipeline rank"),
         ({"expert_ranks": 1}, "give at least 2 expert ranks"),
+        ({"nano_batches": 0}, "nano_batches=0: give at least 1"),
+        ({"nano_batches": 3}, "nano_batches=3: they are measured with paced computation, and equal parts of"),
     ],
 )
 def test_a_case_that_makes_no_sense_is_refused(fields: dict, message: str) -> None:

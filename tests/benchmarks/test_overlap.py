@@ -16,6 +16,7 @@ from benchmarks.launch import run_ranks
 from benchmarks.overlap import command
 from benchmarks.pair.case import ROUTINGS, Case
 from benchmarks.pair.limits import judge, limits_table
+from benchmarks.pair.nano import comparisons, nano_table
 from benchmarks.pair.regions import regions_table
 from benchmarks.pair.report import table
 from benchmarks.pair.wording import label
@@ -49,6 +50,18 @@ def test_paced_and_emulated_times_are_labelled_so(tmp_path: Path) -> None:
     assert row["measured_s"] >= 0.99 * case["computation_s"], "paced computation is waited for"
 
 
+@pytest.mark.slow
+def test_one_graph_alone_with_nano_batches_is_equal_to_eager_and_computes_as_long_as_without(tmp_path: Path) -> None:
+    options = ["--graph", "step", "--nano-batches", "1,2", "--policy", "sequential", "--policy", "dualpipe"]
+    text, results = _run(tmp_path, "--blocks", "1", "--paced", "--network", "loopback", *options)
+    assert all(result["bitwise_equal"] for result in results)
+    by_case = {(r["case"]["graph"], r["case"]["nano_batches"]): r["computation_s"] for r in results}
+    for graph in ("forward", "backward"):
+        assert by_case[graph, 2] == pytest.approx(by_case[graph, 1], rel=0.05)
+    assert "one graph alone, with nano-batches" in text
+    assert (tmp_path / "out" / "paced-1-forward-nano2" / "timeline.html").is_file()
+
+
 @pytest.mark.root
 def test_ranks_in_network_namespaces_leave_nothing_behind(tmp_path: Path) -> None:
     _, (case,) = _run(tmp_path, "--blocks", "1", "--paced", "--network", "namespaces")
@@ -71,6 +84,8 @@ def test_ranks_in_network_namespaces_leave_nothing_behind(tmp_path: Path) -> Non
         (["--policy", "lst", "--network", "loopback"], "no overlap policy 'lst'"),
         (["--policy", "B.combine F.attention", "--network", "loopback"], "two pieces in a row"),
         (["--routing", "balanced,random"], "'random' is not one of learned, balanced, skewed"),
+        (["--nano-batches", "1,x"], "'x' is not a positive number"),
+        (["--nano-batches", "1,3", "--split", "stage", "--batch", "2"], "3 nano-batches need --batch 3 or more"),
         (["--skew", "-1"], "-1.0 is not in the range"),
     ],
 )
@@ -201,6 +216,50 @@ def test_limits_are_kept_or_missed_as_they_say() -> None:
     skewed = _result(True, list=1.2)
     skewed["case"]["routing"] = "skewed"
     assert judge([skewed]) == [], "the limits are those of the learned routing"
+
+
+def _alone(graph: str, parts: int, ms: dict[str, float], reason: str = "") -> dict:
+    rows = [
+        {"name": n, "measured_s": m / 1e3, "fastest_s": m / 1e3, "slowest_s": m / 1e3, "simulated_s": m / 1e3}
+        for n, m in ms.items()
+    ]
+    case = Case(paced=True, graph=graph, nano_batches=parts, nano_batched="stage")  # type: ignore[arg-type]
+    return {
+        "case": json.loads(case.to_json()),
+        "ranks": 2,
+        "cores": 2,
+        "rows": [{**row, "reason": reason} for row in rows],
+        "computation_s": 0.1,
+        "bound_s": 0.1,
+    }
+
+
+def test_nano_batches_are_compared_with_the_whole_graph_and_steps_added_up() -> None:
+    results = [
+        _alone("forward", 1, {"sequential": 200.0, "auto": 180.0}),
+        _alone("forward", 2, {"sequential": 210.0, "auto": 130.0}),
+        _alone("backward", 1, {"sequential": 200.0, "auto": 200.0}),
+        _alone("backward", 2, {"sequential": 210.0, "auto": 140.0}),
+    ]
+    found = {(x.graph, x.order): x.hidden for x in comparisons(results)}
+    assert found["forward", "auto"] == pytest.approx(0.7)
+    assert found["backward", "auto"] == pytest.approx(0.6)
+    assert found["step", "auto"] == pytest.approx(0.65)
+    assert "lose" not in nano_table(results)
+    limits = {limit.run: limit.kept for limit in judge(results) if "hidden" in limit.what}
+    assert limits == {
+        "2 ranks, 2 blocks, forward, stage in 2, paced": True,
+        "2 ranks, 2 blocks, step, stage in 2, paced": True,
+    }
+    assert nano_table(results[:1]) == "", "there is nothing to compare"
+
+
+def test_nano_batches_that_lose_are_named_with_the_reason_of_their_plan() -> None:
+    why = "nano-batches lose: do not split here"
+    whole = _alone("forward", 1, {"sequential": 100.0})
+    text = nano_table([whole, _alone("forward", 2, {"sequential": 120.0, "auto": 110.0}, why)])
+    assert "nano-batches lose: forward, stage in 2, 2 blocks: 110.0 ms at best, and 100.0 without" in text
+    assert why in text
 
 
 def test_real_times_with_more_ranks_than_cores_are_labelled_so() -> None:

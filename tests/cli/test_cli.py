@@ -57,7 +57,9 @@ GROUPS = {"bench": bench.command, "schedule": schedule.command}
 MEMBERS = [[name, member] for name, group in GROUPS.items() for member in group.list_commands(click.Context(group))]
 
 
-@pytest.mark.parametrize("command", [[], ["inspect"], ["doctor"], ["bench"], ["schedule"], *MEMBERS], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [[], ["inspect"], ["doctor"], ["bench"], ["rewrite"], ["schedule"], *MEMBERS], ids=" ".join
+)
 def test_help_answers_without_importing_torch(command: list[str]) -> None:
     program = (
         "import sys, annopipe.cli\n"

@@ -15,6 +15,7 @@ from tools.pages import Block, blocks, commands, matches, run_python
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "schedules.md"
 PIPELINE = ROOT / "docs" / "pipeline.md"
+REWRITERS = ROOT / "docs" / "rewriters.md"
 TUNING = ROOT / "docs" / "tuning.md"
 GALLERY = ROOT / "docs" / "schedule_gallery.md"
 README = ROOT / "README.md"
@@ -33,7 +34,7 @@ def chapter_of_the_readme(name: str) -> str:
 
 
 PAGES = {
-    **{path.name: path.read_text(encoding="utf-8") for path in (GUIDE, PIPELINE, TUNING)},
+    **{path.name: path.read_text(encoding="utf-8") for path in (GUIDE, PIPELINE, TUNING, REWRITERS)},
     **{f"README.md, {name}": chapter_of_the_readme(name) for name in ("Schedules", "Training")},
 }
 
@@ -106,7 +107,7 @@ def test_every_schedule_of_the_gallery_has_its_picture():
     assert sum(path.stat().st_size for path in IMAGES.iterdir()) < 1_000_000
 
 
-@pytest.mark.parametrize("page", [GUIDE, PIPELINE, GALLERY, README], ids=lambda path: path.name)
+@pytest.mark.parametrize("page", [GUIDE, PIPELINE, REWRITERS, GALLERY, README], ids=lambda path: path.name)
 def test_links_lead_somewhere(page):
     text = page.read_text(encoding="utf-8")
     headings = re.findall("^#+ (.*)$", text, re.MULTILINE)

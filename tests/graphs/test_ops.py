@@ -75,12 +75,23 @@ def test_what_has_hidden_effects_or_is_unknown_is_a_fence(target: Any) -> None:
     [
         *(aten.rand.default, aten.rand.generator, aten.randn_like.default, aten.randperm.default, aten.normal_.default),
         *(aten.native_dropout.default, aten.bernoulli.p, aten.multinomial.default, aten.rrelu_with_noise.default),
-        *(aten._scaled_dot_product_flash_attention.default, aten._fused_dropout.default, prims.normal.default),
+        *(aten._fused_dropout.default, prims.normal.default),
     ],
     ids=name,
 )
 def test_operations_that_draw_are_known(target: Any) -> None:
     assert traits(call(target)).random
+
+
+@pytest.mark.parametrize("name", ["flash_attention", "flash_attention_for_cpu", "efficient_attention"])
+def test_attention_draws_if_it_has_dropout(x: fx.Node, name: str) -> None:
+    target = getattr(aten, f"_scaled_dot_product_{name}").default
+    names = [argument.name for argument in target._schema.arguments]
+    before = (x,) * names.index("dropout_p")
+    assert traits(call(target, *before, 0.1)).random
+    assert traits(call(target, *before, dropout_p=0.1)).random
+    assert not traits(call(target, *before, 0.0)).random
+    assert not traits(call(target, *before)).random
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from annopipe.models import (
     Qwen3MoEStage,
     Routing,
 )
-from annopipe.models.moe_config import MoEConfig
+from annopipe.models.moe_config import MoEConfig, NanoBatched
 from annopipe.models.stage import MoEStage
 
 CONFIGS: dict[str, MoEConfig] = {
@@ -37,10 +37,18 @@ def routing(kind: Any, config: MoEConfig) -> Routing:
     return Routing(kind, exponent=1.5, idle=config.experts - config.top_k - 1 if kind == "skewed" else 0, seed=2)
 
 
-def moe_stage(model: str, kind: str = "learned", layers: int = 1, **options: Any) -> MoEStage:
+def moe_stage(
+    model: str,
+    kind: str = "learned",
+    layers: int = 1,
+    nano_batches: int = 1,
+    nano_batched: NanoBatched = "moe",
+    **options: Any,
+) -> MoEStage:
     """A stage of so many blocks."""
-    config = CONFIGS[model]
-    config = dataclasses.replace(config, layers=layers, routing=routing(kind, config))
+    lanes: dict[str, Any] = {"nano_batches": nano_batches, "nano_batched": nano_batched}
+    config = dataclasses.replace(CONFIGS[model], layers=layers, **lanes)
+    config = dataclasses.replace(config, routing=routing(kind, config))
     return STAGES[model](config, **options)
 
 

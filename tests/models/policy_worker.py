@@ -28,6 +28,8 @@ from tests.models import cases
 
 SHAPE = (2, 4, cases.HIDDEN)
 DENSE = {"gpt": cases.gpt_stage, "mlp": cases.mlp_stage}
+# Lanes inside a graph: what is split into how many, of which model. 8 tokens make 3, 3 and 2; 3 sequences 2 and 1.
+NANO_BATCHED: tuple[tuple[str, Any, int, int], ...] = (("deepseek", "moe", 3, 2), ("mixtral", "stage", 2, 3))
 FOUR_LAYERS = {1: "qwen3", 2: "deepseek", 4: "mixtral"}  # number of ranks: model
 
 
@@ -52,8 +54,8 @@ class Lane:
 class Traced:
     """A traced stage with the forward of one microbatch and the backward of another."""
 
-    def __init__(self, stage: nn.Module, seed: int) -> None:
-        x, y, tangent = cases.rows(seed, 3, *SHAPE)
+    def __init__(self, stage: nn.Module, seed: int, batch: int = SHAPE[0]) -> None:
+        x, y, tangent = cases.rows(seed, 3, batch, *SHAPE[1:])
         graphs = ap.trace(stage, (x.clone().requires_grad_(),))
         assert graphs.backward is not None
         bound = graphs.bind(stage)
@@ -79,7 +81,8 @@ def under_policies(
     costs = made_up_costs(both)
     wrong: dict[str, list[str]] = {}
     for policy in policies:
-        result = ap.overlap(both, policy=policy, costs=costs, group=group).run(values)
+        chosen = ap.Search(steps=1_000) if policy == "search" else policy  # with less work: many graphs, short orders
+        result = ap.overlap(both, policy=chosen, costs=costs, group=group).run(values)
         wrong[policy] = [
             f"{name}.{value}" for name, lane in lanes.items() for value in lane.different(ap.out_of_lane(result, name))
         ]
@@ -112,6 +115,13 @@ def combinations(rank: int, ranks: int) -> Iterator[tuple[str, dict[str, Lane]]]
             yield f"{model}/{kind}/pair", {"B": one.backward, "F": one.forward}
             yield f"{model}/{kind}/dense forward", {"B": one.backward, "F": dense["gpt"].forward}
             yield f"{model}/{kind}/dense backward", {"B": dense["mlp"].backward, "F": one.forward}
+        for split, part, parts, batch in NANO_BATCHED:
+            if split == model:
+                stage = cases.moe_stage(model, "skewed", 2, group=group, nano_batches=parts, nano_batched=part)
+                nano = Traced(stage, seed=rank + 20, batch=batch)
+                yield f"{model}/{part} in {parts}/forward", {"F": nano.forward}
+                yield f"{model}/{part} in {parts}/backward", {"B": nano.backward}
+                yield f"{model}/{part} in {parts}/lanes in lanes", {"B": nano.backward, "F": nano.forward}
         if model == FOUR_LAYERS[ranks]:
             four = Traced(cases.moe_stage(model, "skewed", layers=4, group=group), seed=rank + 10)
             yield f"{model}/skewed/four layers backward", {"B": four.backward, "F": one.forward}
@@ -127,9 +137,11 @@ def main() -> None:
     wrong: dict[str, dict[str, list[str]]] = {}
     idle: list[str] = []
     for case, lanes in combinations(rank, ranks):
-        policies = [name for name in ap.policies() if name != "torch" or case.endswith("/pair")]
+        policies = [name for name in ap.policies() if name != "optimal"]  # which takes small problems only
+        if not case.endswith("/pair"):
+            policies.remove("torch")
         wrong[case] = under_policies(policies, lanes, dist.group.WORLD if ranks > 1 else None)
-        experts = lanes["B"].expected.get("blocks.0.feed.experts.down")
+        experts = lanes["B"].expected.get("blocks.0.feed.experts.down") if "B" in lanes else None
         if experts is not None and not experts.any():
             idle.append(case)
     print(json.dumps({"wrong": wrong, "idle": idle}), flush=True)

@@ -18,7 +18,10 @@ def results(request: pytest.FixtureRequest) -> list[dict]:
     return [json.loads(text.splitlines()[-1]) for text in outputs]
 
 
-@pytest.mark.parametrize("policy", ap.policies())
+POLICIES = [name for name in ap.policies() if name != "optimal"]  # which takes small problems only
+
+
+@pytest.mark.parametrize("policy", POLICIES)
 def test_results_are_bitwise_equal_to_eager(results: list[dict], policy: str) -> None:
     for rank, result in enumerate(results):
         wrong = {case: names[policy] for case, names in result["wrong"].items() if names.get(policy)}
@@ -31,8 +34,10 @@ def test_every_model_and_routing_is_among_the_cases_and_ran_under_every_policy(r
     for result in results:
         assert set(result["wrong"]) > expected | {"gpt/pair", "mlp/pair"}
         assert any("four layers" in case for case in result["wrong"])
+        for split in ("deepseek/moe in 3", "mixtral/stage in 2"):
+            assert set(result["wrong"]) > {f"{split}/{lane}" for lane in ("forward", "backward", "lanes in lanes")}
         for case, names in result["wrong"].items():
-            assert names.keys() >= set(ap.policies()) - (set() if case.endswith("/pair") else {"torch"})
+            assert names.keys() >= set(POLICIES) - (set() if case.endswith("/pair") else {"torch"})
 
 
 @pytest.mark.parametrize("model", cases.MOE)

@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import annopipe as ap
 from annopipe.costs.stored import stored_bytes
+from annopipe.models.exchange import exchange
 from annopipe.ordering.combining import Part, combine, lanes_of, part_costs
 from annopipe.scheduling.actions import Action
 
@@ -119,3 +121,74 @@ def test_what_is_missing_is_named() -> None:
     with pytest.raises(ap.GraphError, match="nothing to combine"):
         combine([])
     assert set(part_costs(Part("I", 0, graphs.of_kind("I")), one_each).seconds) == set(names(graphs.of_kind("I")))
+
+
+class Halting(nn.Module):
+    """A product before and behind an exchange with the other ranks."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
+        self.group = group
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = torch.tensor([4])
+        return self.second(exchange(self.first(x), rows, rows, 4, self.group))
+
+
+@pytest.fixture
+def halting():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield ap.trace(Halting(dist.group.WORLD), (torch.ones(4, 8, requires_grad=True),))
+    finally:
+        dist.destroy_process_group()
+
+
+def four_each(graph: ap.StageGraph) -> ap.NodeCosts:
+    """Four seconds for every product and every transfer, of which a quarter is latency, and a half more to issue it."""
+    rows = ap.region_table(graph)
+    launches = [row.node.name for row in rows if row.kind == "launch"]
+    seconds = {row.node.name: 4.0 * row.node.name.startswith(("mm", "exchange")) for row in rows}
+    return ap.NodeCosts(seconds, dict.fromkeys(launches, 1.0), dict.fromkeys(launches, 0.5))
+
+
+def test_a_nano_batch_takes_its_share_of_everything_but_latency_and_issuing(halting: ap.StageGraphs) -> None:
+    part = part_costs(Part("F", 0, halting.forward, 0.5), four_each)
+    launch = next(row.node.name for row in ap.region_table(halting.forward) if row.kind == "launch")
+    assert sorted(value for value in part.seconds.values() if value) == [2.0, 2.0, 1.0 + 3.0 / 2]
+    assert (part.latency[launch], part.issue[launch]) == (1.0, 0.5)
+
+
+def test_nano_batches_of_a_graph_take_what_their_plan_takes_and_hide_what_it_hides(halting: ap.StageGraphs) -> None:
+    costs = ap.costs.actions(halting, four_each)
+    assert (costs.F, costs.communication["F"], costs.exposed["F"]) == (12.5, 4.0, 4.0)
+    plan = combine([Part("F", 0, halting.forward, 0.5)] * 2, "auto", four_each)
+    split = Action.parse("3F0/2")
+    # 2 computing, 2.5 moving beside 2.5 of the other half, then its own 2.5 and 2.
+    assert costs.duration(split) == plan.timeline.makespan < costs.F
+    assert (costs.communication_of(split), costs.exposed_of(split)) == (5.0, plan.timeline.exposed_comm)
+    assert costs.exposed_of(split) < costs.exposed_of(Action.parse("3F0"))
+    pair = Action.parse("(0F1;1B0/2)OVERLAP_F_B")
+    lanes = [Part("F", 0, halting.forward), *[Part("B", 0, halting.backward, 0.5)] * 2]
+    assert costs.duration(pair) == combine(lanes, "auto", four_each).timeline.makespan
+
+
+def test_stages_with_the_same_graphs_are_planned_once(halting: ap.StageGraphs) -> None:
+    planned = []
+
+    def counting(problem: ap.OverlapProblem) -> list[int]:
+        planned.append(problem)
+        return list(range(len(problem.nodes)))
+
+    costs = ap.costs.actions({0: halting, 1: halting}, four_each, counting)
+    assert costs.duration(Action.parse("0F0/2")) == costs.duration(Action.parse("1F3/2"))
+    assert len(planned) == 1
+
+
+def test_nano_batches_are_chosen_for_real_graphs(halting: ap.StageGraphs) -> None:
+    costs = ap.costs.actions(halting, four_each)
+    schedule = ap.schedule("1f1b", ranks=2, microbatches=2)
+    chosen = ap.with_nano_batches(schedule, costs)
+    assert ap.simulate(chosen, costs).makespan < ap.simulate(schedule, costs).makespan
+    assert chosen.ranks[0][0].nano_batches == 2

@@ -1,5 +1,7 @@
 """Rank program: what may cross from stage to stage, and what a step may be called with."""
 
+import logging
+
 import torch
 from torch import nn
 
@@ -247,6 +249,42 @@ def a_keyword_that_no_stage_has_is_refused_everywhere():
     calls = batches(3)
     x, y = torch.cat([call[0][0] for call in calls]), torch.cat([call[2] for call in calls])
     refused(PipelineError, "no stage has a parameter named musk", lambda: trial.pipe.step(x, target=y, musk=1))
+    trial = Trial(Linear, batch_dims={"x": 0, "musk": None})
+    message = "batch_dims has 'musk', and no stage is given an argument of that name in a step: the names are target, x"
+    refused(PipelineError, message, lambda: trial.pipe.step(x, target=y))
+
+
+class Told(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self):
+        super().__init__()
+        self.told: list[str] = []
+
+    def emit(self, record):
+        self.told.append(record.getMessage())
+
+
+def preparing_says_once_per_stage_what_it_does():
+    """To those who ask: nothing is printed without."""
+    trial, log, handler = Trial(Linear), logging.getLogger("annopipe"), Told()
+    told = handler.told
+    log.addHandler(handler)
+    args, kwargs, targets = zip(*batches(3), strict=True)
+    try:
+        trial.pipe.step_microbatches(args, kwargs, targets)
+        assert not told
+        log.setLevel(logging.INFO)
+        trial.zero()
+        trial.pipe.eval(torch.ones(6, 6))
+        trial.pipe.eval(torch.ones(6, 6))
+    finally:
+        log.setLevel(logging.NOTSET)
+        log.removeHandler(handler)
+    held, count = sorted(trial.mine), trial.placement.stages
+    expected = [f"rank {trial.rank}: tracing stage {stage} of {count} for eval" for stage in held]
+    assert told[:-1] == expected
+    assert told[-1].startswith(f"rank {trial.rank}: stages {held} ready after ")
 
 
 def constants_that_differ_by_microbatch_are_refused():
@@ -364,6 +402,7 @@ CASES = (
     what_is_not_cut_is_named,
     the_batch_may_be_another_dimension,
     a_keyword_that_no_stage_has_is_refused_everywhere,
+    preparing_says_once_per_stage_what_it_does,
     constants_that_differ_by_microbatch_are_refused,
     inputs_and_labels_are_only_needed_where_they_are_used,
     the_callers_tensors_get_gradients,

@@ -54,6 +54,7 @@ def cases(rank):
     yield "policy", lambda: make(rank, policy=("auto", "list")[rank]).step(X, target=Y)
     yield "lengths", lambda: make(rank).step(X if rank == 0 else None, target=Y[:2])
     yield "buckets", lambda: make(rank, bucket_bytes=(None, 64)[rank]).step(X, target=Y)
+    yield "dims", lambda: make(rank, batch_dims=({}, {"x": 0})[rank]).step(X, target=Y)
     yield "call", lambda: getattr(make(rank), ("step", "prepare")[rank])(X, target=Y)
     yield "loss_fn", lambda: make(rank, loss_fn=None).step(X, target=Y)
     yield "inputs", lambda: make(rank).step(X, X, target=Y)

@@ -244,7 +244,8 @@ def two_copies_of_the_model_add_up_to_the_gradients_of_one():
             own = {schedule.placement.weights_of[s] for s in schedule.placement.stages_on[rank()]}
             mine = [build(s, Block) if s in own else None for s in range(count)]
             whole = [build(s, Block) for s in range(count)]
-            pipe = ap.Pipeline(mine, schedule, loss_fn=squares, fixed_sums=microbatches == 3)
+            again = {0: "all"} if microbatches == 1 else None  # on both copies
+            pipe = ap.Pipeline(mine, schedule, loss_fn=squares, fixed_sums=microbatches == 3, recompute=again)
             for step in range(2):
                 if step:
                     train(mine, whole)
@@ -261,6 +262,7 @@ def two_copies_of_the_model_add_up_to_the_gradients_of_one():
                     if s in schedule.placement.stages_on[rank()]
                     for m in pipe.schedule.placement.microbatches_of(s, microbatches)
                 ]
+                assert (losses is not None) == pipe.holds_last, "a copy without microbatches has an empty list"
                 assert len(losses or []) == len(seen)
                 for m, loss in zip(seen, losses or [], strict=True):
                     close(loss, expected[m].detach(), "loss")

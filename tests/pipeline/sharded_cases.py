@@ -10,6 +10,7 @@ import tempfile
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as fc
 import torch.distributed.checkpoint as checkpoints
 import torch.nn.functional as F
 from torch import nn
@@ -226,12 +227,110 @@ def context_parallel_modules_are_traced():
 
 
 def tied_stages_stay_tied():
+    mesh = mesh_of()
+    for at_once in (True, False):
+        first, second = tied_pair()
+        for module in (nn.ModuleList([first, second]),) if at_once else (first, second):
+            ap.shard(module, mesh)
+        assert first._parameters["weight"] is second._parameters["weight"]
+        graphs = same_as_eager(nn.Sequential(first, second), own_input(3, 4))
+        assert graphs.unshard.launch_count == 1
+    first, second = tied_pair()
+    ap.shard(first, mesh)
+    refused(
+        ap.PipelineError, "sharded before with other options", lambda: ap.shard(second, mesh, param_dtype=torch.float32)
+    )
+    schedule = ap.schedule("zbv", ranks=1, microbatches=1)
+    pipe = ap.Pipeline([first, second], schedule, alone(), squares)
+    message = "1.weight is also the parameter of a module that ap.shard was called for, and is another tensor since"
+    refused(ap.PipelineError, message, lambda: pipe.step(torch.ones(2, 4), target=torch.ones(2, 4)))
+
+
+def tied_pair():
     first, second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
     second.weight = first.weight
-    ap.shard(nn.ModuleList([first, second]), mesh_of())
-    assert first._parameters["weight"] is second._parameters["weight"]
-    graphs = same_as_eager(nn.Sequential(first, second), own_input(3, 4))
-    assert graphs.unshard.launch_count == 1
+    return first, second
+
+
+class Reader(nn.Module):
+    """Reads the parameters of a module in it, which it does not call."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(7, 5), nn.Linear(7, 5)
+
+    def forward(self, x):
+        return F.linear(self.outer(x), self.inner.weight.t(), self.outer.bias.sum() + self.inner.bias.sum())
+
+
+def a_forward_reads_what_an_earlier_call_has_shared():
+    module = seeded(Reader)
+    ap.shard(module.inner, mesh_of(), divide_by=1)
+    graphs = same_as_eager(ap.shard(module, mesh_of()), own_input(3, 7))
+    assert graphs.unshard.launch_count == 4
+
+
+class SparseRows(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows = nn.Parameter(torch.ones(4, 2))
+
+    def forward(self, indices):
+        return F.embedding(indices, self.rows, sparse=True)
+
+
+def ranks_that_share_otherwise_are_refused_by_name():
+    mesh, is_first = mesh_of(), dist.get_rank() == 0
+
+    def meant(module, **options):
+        return lambda: ap.shard(module, mesh, **{key: value if is_first else None for key, value in options.items()})
+
+    for key, value in (("param_dtype", torch.bfloat16), ("reduce_dtype", torch.float32), ("divide_by", 7)):
+        refused(ap.PipelineError, f"of a mesh have different {key}: {value} and ", meant(Block(), **{key: value}))
+    mode = "shard" if is_first else "replicate"
+    refused(ap.PipelineError, "different mode: shard and replicate", lambda: ap.shard(Block(), mesh, mode=mode))
+    frozen, wider = Block(), Block(inner=5 if is_first else 6)
+    frozen.scale.requires_grad_(not is_first)
+    refused(ap.PipelineError, "different parameter scale: torch.float64 () requires_grad=False and", meant(frozen))
+    refused(ap.PipelineError, "different parameter a.weight: torch.float64 (5, 7) requires_grad=True", meant(wider))
+    ignore = ["scale"] if is_first else []
+    refused(ap.PipelineError, "different parameter scale: none and", lambda: ap.shard(Block(), mesh, ignore=ignore))
+
+
+def stages_that_ranks_do_not_share_alike_are_refused_before_a_step():
+    """What came to differ after the call, or where it sends nothing."""
+    mesh, is_first, alike = mesh_of(), dist.get_rank() == 0, alone()
+
+    def step(module, **options):
+        schedule = ap.schedule("gpipe", ranks=1, microbatches=2)
+        pipe = ap.Pipeline([module], schedule, alike, squares, **options)
+        return lambda: pipe.step(torch.ones(4, 7), target=torch.ones(4, 7))
+
+    with torch.device("meta"):
+        empty = ap.shard(Block(), mesh, reduce_dtype=torch.bfloat16 if is_first else torch.float16)
+    call = step(seeded(lambda: empty.to_empty(device="cpu")))
+    refused(ap.PipelineError, "differ in stage 0, parameter scale: torch.float64 () requires_grad=True, placed", call)
+    module = ap.shard(seeded(Block), mesh)
+    call = step(module)
+    call()
+    module.a.bias.requires_grad_(is_first)
+    refused(ap.PipelineError, "differ in stage 0, parameter a.bias: ", call)
+    module.a.bias.requires_grad_(True)
+    call()
+    call = step(Summed(is_first), plan_group=dist.group.WORLD)
+    refused(
+        ap.PipelineError, "differ in stage 0, collective 1 of its forward: all_reduce sum of 1 torch.float64 and", call
+    )
+
+
+class Summed(nn.Linear):
+    def __init__(self, over_ranks):
+        super().__init__(7, 7)
+        self.over_ranks = over_ranks
+
+    def forward(self, x):
+        x = super().forward(x)
+        return x - fc.all_reduce(x.detach().sum(), "sum", dist.group.WORLD) if self.over_ranks else x
 
 
 def buckets_change_no_bit():
@@ -260,7 +359,10 @@ def names_and_whole_state_dicts_stay():
         if hasattr(child, "reset_parameters"):
             child.reset_parameters()
     empty.load_state_dict(module.state_dict())
-    for name, parameter in empty.named_parameters():
+    with torch.device("meta"):
+        assigned = ap.shard(Block(), mesh_of())
+    assigned.load_state_dict(plain.state_dict(), assign=True)
+    for name, parameter in (*empty.named_parameters(), *assigned.named_parameters()):
         assert torch.equal(parameter.full_tensor(), plain.get_parameter(name)), name
         assert parameter.to_local().numel() < parameter.numel() or not parameter.dim(), name
     x = own_input(3, 7)
@@ -280,9 +382,25 @@ def what_cannot_be_traced_is_refused():
     refused(ap.PipelineError, "which keeps its weights in a list", lambda: ap.shard(nn.LSTM(2, 2), mesh))
     refused(ap.PipelineError, "mode='half': give one of", lambda: ap.shard(Block(), mesh, mode="half"))
     refused(ap.PipelineError, "takes a mesh of 2 dimensions", lambda: ap.shard(Block(), mesh, mode="hybrid"))
+    for options, said in (
+        ({"mesh": dist.group.WORLD}, "the mesh is a ProcessGroup"),
+        ({"param_dtype": "bfloat16"}, "'bfloat16' is no type to compute in"),
+        ({"reduce_dtype": torch.int8}, "torch.int8 is no type to compute in"),
+        ({"divide_by": 0}, "divide_by=0: give a number above 0"),
+        ({"divide_by": "2"}, "divide_by='2': give a number"),
+        ({"ignore": "scale"}, "ignore='scale' is one text"),
+    ):
+        refused(ap.PipelineError, said, lambda options=options: ap.shard(Block(), **{"mesh": mesh, **options}))
     refused(
         ap.PipelineError, "ignore: Block has no parameter or module c", lambda: ap.shard(Block(), mesh, ignore=["c"])
     )
+    sparse, limited = nn.Embedding(4, 2, sparse=True), nn.Embedding(4, 2, max_norm=1.0)
+    refused(
+        ap.PipelineError, "0 is of class Embedding, whose gradient is", lambda: ap.shard(nn.Sequential(sparse), mesh)
+    )
+    refused(ap.PipelineError, "which changes its weight in its forward", lambda: ap.shard(limited, mesh))
+    sum_of = ap.shard(SparseRows(), mesh)(torch.arange(3)).sum()
+    refused(ap.PipelineError, "shape (4, 2) has a sparse gradient", sum_of.backward)
     module = ap.shard(Block(), mesh)
     graphs = ap.trace(module, (x,))
     refused(ap.CaptureError, "scale was (Replicate(),) on DeviceMesh", lambda: graphs.bind(Block()))
@@ -416,6 +534,9 @@ CASES = (
     tensor_parallel_modules_are_traced,
     context_parallel_modules_are_traced,
     tied_stages_stay_tied,
+    a_forward_reads_what_an_earlier_call_has_shared,
+    ranks_that_share_otherwise_are_refused_by_name,
+    stages_that_ranks_do_not_share_alike_are_refused_before_a_step,
     buckets_change_no_bit,
     names_and_whole_state_dicts_stay,
     what_cannot_be_traced_is_refused,

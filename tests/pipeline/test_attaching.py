@@ -2,15 +2,15 @@
 
 import pytest
 
-from tests.pipeline.test_cases import run_cases
+from tests.pipeline.cases import check_cases
 
 
 @pytest.mark.slow
 def test_every_case_holds():
-    run_cases("attach_cases", 2)
+    check_cases("attach_cases", 2)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_every_case_holds_on_other_counts_of_ranks(ranks):
-    run_cases("attach_cases", ranks)
+    check_cases("attach_cases", ranks)

@@ -27,6 +27,7 @@ SAID = {
     "uncut": "x has shape (3, 6), and its dimension 0 cannot be cut into 2 equal microbatches",
     "cut": "stage 1 on rank 1: CaptureError: cannot trace Wide",
     "lengths": "target is 2 long on rank 1, and x has a batch of 4 on rank 0",
+    "dims": "different arguments, batch_dims: [] and [('x', 0)]",
     "buckets": "different arguments, bucket_bytes: None and 64",
     "no grad": "step differentiates, and is called inside torch.no_grad",
     "meta": ".weight is on the meta device and has no values",

@@ -5,11 +5,14 @@ import re
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 import annopipe as ap
+from annopipe.pipeline import preparing
 from annopipe.pipeline.calls.microbatch_calls import Call
-from annopipe.pipeline.calls.nano_batch_calls import batch_length
+from annopipe.pipeline.calls.nano_batch_calls import batch_length, nano_batch_lengths
 
 WIDTH, TOKENS, MICROBATCHES = 6, 3, 2
 # F and B of the first stage whole, in two, in three; of the second one alone and in combinations, whole and split.
@@ -97,6 +100,18 @@ def test_every_policy_has_the_bits_of_nano_batches_in_sequence():
     assert all(map(torch.equal, found[0], other) for other in found[1:])
 
 
+def test_fixed_sums_add_nano_batches_in_the_order_of_microbatches():
+    x, target = batch(5)
+    found = []
+    for row in (
+        "0F0/2 1F0/2 1B0/2 0B0/2 0F1/2 1F1/2 1B1/2 0B1/2",
+        "0F1/2 1F1/2 0F0/2 1F0/2 1B1/2 1B0/2 0I1/2 0I0/2 0W1/2 0W0/2",
+    ):
+        stages = blocks()
+        found.append(trained(piped(row, stages, fixed_sums=True), stages, x, target))
+    assert all(map(torch.equal, *found))
+
+
 def test_random_numbers_are_those_of_nano_batches_in_sequence():
     x, target = batch(5)
     found = []
@@ -175,6 +190,16 @@ def test_values_with_another_batch_dimension_or_none_cross_as_those_of_the_whole
         results.append([*losses, *(out["logits"] for out in pipe.outputs), *(g.grad for g in given), *grads])
         assert [out["count"] for out in pipe.outputs] == [5, 5]
     close(results[0], results[1], 1e-14)
+
+
+def test_a_target_that_requires_grad_gets_its_gradient():
+    x, _ = batch(5)
+    targets = [torch.ones_like(x).requires_grad_() for _ in range(2)]
+    for row, target in zip(("0F0/2 0F1/3 0B0/2 0B1/3", "0F0 0F1 0B0 0B1"), targets, strict=True):
+        schedule = ap.Schedule.of(ap.placement.linear(1), MICROBATCHES, [row.split()])
+        pipe = ap.Pipeline([Block().double()], schedule, loss_fn=lambda o, t: ((o - t) ** 2).mean().sqrt())
+        pipe.step(x, target=target)
+    close([targets[0].grad], [targets[1].grad], 1e-14)
 
 
 class Balanced(Block):
@@ -347,3 +372,30 @@ def test_nano_batches_keep_what_the_whole_microbatch_keeps():
         pipe.step(x, target=target)
         sizes.append(found)
     assert sizes[0] == sizes[1]
+
+
+def test_a_stage_is_traced_once_for_each_length_of_its_nano_batches(monkeypatch):
+    traced: list[tuple[int, int]] = []
+    original = preparing.trace
+
+    def noted(module, args, *rest, **options):
+        traced.append((stages.index(module), len(args[0])))
+        return original(module, args, *rest, **options)
+
+    monkeypatch.setattr(preparing, "trace", noted)
+    for row, length, expected in (
+        ("0F0/2 1F0 0F1 1F1 1B0 0B0/2 1B1 0B1", 7, [(0, 7), (1, 7), (0, 4), (0, 3)]),
+        ("0F0 1F0/2 0F1 1F1/3 1B0/2 0B0 1B1/3 0B1", 6, [(0, 6), (1, 6), (0, 3), (1, 3), (0, 2), (1, 2)]),
+    ):
+        traced.clear()
+        stages = blocks()
+        x, target = batch(length)
+        piped(row, stages).prepare(x, target=target)
+        assert traced == expected
+
+
+@given(st.integers(1, 40), st.integers(1, 9))
+def test_nano_batches_are_as_long_as_torch_cuts_them(length, parts):
+    assert list(nano_batch_lengths(length, parts)) == [len(p) for p in torch.arange(length).tensor_split(parts)]
+    if length >= parts:
+        assert list(nano_batch_lengths(length, parts)) == [len(p) for p in ap.nano_batches(torch.arange(length), parts)]

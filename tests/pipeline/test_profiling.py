@@ -37,6 +37,10 @@ def test_ranges_of_a_combined_graph_say_their_lane(tmp_path):
     pipe = ap.Pipeline([Block(6, 0), Block(6, 1)], schedule, loss_fn=loss_of)
     names = {event["name"] for event in trace_of(pipe, tmp_path / "trace.json")}
     assert {"annopipe/F:mlp", "annopipe/B:mlp"} <= names
+    schedule = ap.Schedule.of(ap.placement.linear(1), 1, [["0F0/2", "0B0/2"]])
+    pipe = ap.Pipeline([Block(6, 0)], schedule, loss_fn=loss_of)
+    names = {event["name"] for event in trace_of(pipe, tmp_path / "trace.json")}
+    assert {"0F0/2", "annopipe/F0:mlp", "annopipe/F1:mlp", "annopipe/B1:mlp"} <= names
 
 
 def test_a_graph_with_ranges_computes_the_same_bits_and_its_own_graph_is_not_changed():

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from annopipe.scheduling import placement as placements
 from annopipe.scheduling.action_costs import ActionCosts, table
 from annopipe.scheduling.actions import Action, overlap
+from annopipe.scheduling.lanes import whole
 from annopipe.scheduling.placement import Placement
 from annopipe.scheduling.schedule_class import Schedule
 
@@ -68,6 +69,16 @@ def schedules(draw: st.DrawFn) -> Schedule:
         ranks[rank].append(overlap(*chosen) if len(chosen) > 1 else single)
         left -= set(chosen)
     return Schedule.of(placement, microbatches, ranks, "random")
+
+
+def whole_schedules() -> st.SearchStrategy[Schedule]:
+    """The same without nano-batches."""
+    return schedules().map(_whole)
+
+
+def _whole(schedule: Schedule) -> Schedule:
+    rows = [[whole(action) for action in row] for row in schedule.ranks]
+    return Schedule.of(schedule.placement, schedule.microbatches, rows, schedule.name)
 
 
 @st.composite

@@ -4,13 +4,13 @@
     F          ==launch        ====launch        (no costs needed)
 
 An exchange of counts does not end a turn: the host reads its result before the lane can launch the data, and the
-message is small.
+message is small. The exchanges of nano-batches come together where only a router is in between.
 """
 
 from collections import deque
 
 from annopipe.ordering.adjustments import waits_late
-from annopipe.ordering.host_reads import counts_early
+from annopipe.ordering.host_reads import counts_early, counts_together
 from annopipe.ordering.problem import OverlapProblem
 
 __all__ = ["alternate"]
@@ -32,4 +32,4 @@ def alternate(problem: OverlapProblem) -> list[int]:
                     missing[user] -= 1
                 if problem.nodes[index].kind == "launch" and index not in problem.count_exchanges:
                     break
-    return counts_early(problem, order)
+    return counts_early(problem, counts_together(problem, order))

@@ -17,6 +17,7 @@ from annopipe.ordering.bounds import CLOSE, lower_bound
 from annopipe.ordering.builtin_policies.alternate import alternate
 from annopipe.ordering.builtin_policies.sequential import sequential
 from annopipe.ordering.greedy import greedy_order, path_lengths
+from annopipe.ordering.host_reads import counts_early, counts_together_if_no_slower
 from annopipe.ordering.problem import OverlapProblem
 
 __all__ = ["list_"]
@@ -52,13 +53,13 @@ def list_(problem: OverlapProblem) -> list[int]:
             order = greedy_order(problem, _priorities(problem, _RULES[number]))
         else:
             order = list(alternate(problem) if number == tries else sequential(problem))
-        order = waits_late(problem, order)
+        order = waits_late(problem, counts_early(problem, waits_late(problem, order)))
         makespan = problem.makespan(order)
         if makespan < shortest:
             best, shortest = order, makespan
         if shortest <= enough:
             break
-    return best
+    return counts_together_if_no_slower(problem, best)
 
 
 def _priorities(problem: OverlapProblem, rule: _Rule) -> list[float]:

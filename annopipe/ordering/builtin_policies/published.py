@@ -1,15 +1,16 @@
 """``dualpipe`` and ``megatron``: the two published hand-made orders of a forward with a backward, as patterns.
 
 Lane F of the pattern stands for every lane that runs a forward, lane B for every lane that runs a backward; what a
-model lacks (experts of its own, a shared expert) is skipped. With lanes of one kind only there is nothing that the
-published orders say, and the lanes go side by side.
+model lacks (experts of its own, a shared expert) is skipped. With lanes of one kind only, the published orders say
+nothing, and nano-batches take turns (``annopipe.ordering.builtin_policies.turns``).
 
 Sources: DualPipe, DeepSeek-V3 report (arXiv 2412.19437, section 3.2.1 and figure 4), and the launch order in the
 published profile of its training (github.com/deepseek-ai/profile-data); Megatron-LM's combined 1F1B
 (``megatron/core/models/common/model_chunk_schedule_plan.py``).
 """
 
-from annopipe.ordering.patterns import Pattern, apply, parse, with_lanes
+from annopipe.ordering.builtin_policies.turns import in_turns
+from annopipe.ordering.patterns import apply, parse, with_lanes
 from annopipe.ordering.problem import OverlapProblem
 
 __all__ = ["DUALPIPE", "MEGATRON", "dualpipe", "megatron"]
@@ -28,19 +29,22 @@ MEGATRON = """
 
 def dualpipe(problem: OverlapProblem) -> list[int]:
     """DeepSeek's order: the backward's dispatch is launched ahead of the experts' weight gradients, which hide it."""
-    return apply(problem, _bound(problem, parse(DUALPIPE)), optional=True)
+    return _published(problem, DUALPIPE)
 
 
 def megatron(problem: OverlapProblem) -> list[int]:
     """Megatron-LM's order: the experts' weight gradients first; the backward's dispatch hides behind the forward."""
-    return apply(problem, _bound(problem, parse(MEGATRON)), optional=True)
+    return _published(problem, MEGATRON)
 
 
-def _bound(problem: OverlapProblem, pattern: Pattern) -> Pattern:
-    """The pattern with the problem's lanes for F and B."""
-    backward = {node.lane for node in problem.nodes if node.phase in ("input_grad", "weight_grad")}
+def _published(problem: OverlapProblem, text: str) -> list[int]:
+    """The pattern with the problem's lanes for F and B; turns where several lanes of one kind communicate."""
+    differentiating = {node.own_graph for node in problem.nodes if node.phase in ("input_grad", "weight_grad")}
+    backward = {node.lane for node in problem.nodes if node.own_graph in differentiating}
     parts = {
         "F": tuple(lane for lane in problem.lanes if lane not in backward),
         "B": tuple(lane for lane in problem.lanes if lane in backward),
     }
-    return with_lanes(pattern, parts)
+    if not all(parts.values()) and len({node.lane for node in problem.nodes if node.kind == "launch"}) > 1:
+        return in_turns(problem, backward=bool(backward))
+    return apply(problem, with_lanes(parse(text), parts), optional=True)

@@ -7,6 +7,7 @@ exchange needs computation, it finds little.
 import importlib
 
 from annopipe.errors import OrderError
+from annopipe.ordering.host_reads import counts_early
 from annopipe.ordering.problem import OverlapProblem
 
 __all__ = ["torch_"]
@@ -21,7 +22,7 @@ def torch_(problem: OverlapProblem) -> list[int]:
     try:
         # Only when it is wanted: it imports PyTorch's compiler, which takes seconds.
         adapter = importlib.import_module("annopipe.ordering.torch_scheduler")
-        order: list[int] = adapter.scheduled(problem)
+        order: list[int] = counts_early(problem, adapter.scheduled(problem))
     except (ImportError, AttributeError, TypeError) as error:
         raise OrderError(
             f"policy 'torch': this PyTorch's overlap scheduler is not one that annopipe knows ({error}); "

@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterable
 
 from annopipe.ordering.adjustments import waits_late
-from annopipe.ordering.host_reads import counts_early
+from annopipe.ordering.host_reads import counts_early, counts_together
 from annopipe.ordering.patterns.matching import Match, match
 from annopipe.ordering.patterns.text import Pattern
 from annopipe.ordering.problem import OverlapProblem
@@ -30,26 +30,28 @@ _END: _Key = (math.inf, 0, 0)
 _START: _Key = (-1.0, 0, 0)
 
 
-def apply(problem: OverlapProblem, pattern: Pattern, *, optional: bool = False) -> list[int]:
+def apply(problem: OverlapProblem, pattern: Pattern, *, optional: bool = False, carries_on: bool = False) -> list[int]:
     """The order that a pattern means.
 
     Args:
         optional: pieces that mean nothing in this problem are skipped rather than refused.
+        carries_on: the last step runs beside the first one of the next layer.
 
     Raises:
         PatternError: a piece names a lane or a region that is not there.
     """
     matches = match(problem, pattern, optional=optional)
-    keys = _piece_keys(problem, pattern, matches)
+    keys = _piece_keys(problem, pattern, matches, rounds=len(pattern.steps) - carries_on)
     _fill_in(problem, keys)
     rank = [0.0] * len(problem.nodes)
     for place, index in enumerate(sorted(keys, key=lambda index: (keys[index], index))):
         rank[index] = float(place)
-    return waits_late(problem, counts_early(problem, problem.topological(rank)))
+    order = counts_early(problem, counts_together(problem, problem.topological(rank)))
+    return waits_late(problem, order)
 
 
-def _piece_keys(problem: OverlapProblem, pattern: Pattern, matches: dict[int, Match]) -> dict[int, _Key]:
-    """The keys of the nodes that the pattern places."""
+def _piece_keys(problem: OverlapProblem, pattern: Pattern, matches: dict[int, Match], rounds: int) -> dict[int, _Key]:
+    """The keys of the nodes that the pattern places; a layer has so many rounds."""
     members: dict[Match, list[int]] = {}
     for index, found in matches.items():
         members.setdefault(found, []).append(index)
@@ -58,9 +60,9 @@ def _piece_keys(problem: OverlapProblem, pattern: Pattern, matches: dict[int, Ma
     for found, indices in members.items():
         step, at = places[found.piece]
         communicates = any(problem.nodes[index].kind == "launch" for index in indices)
-        if found.piece.weights and step == len(pattern.steps) - 1:
-            step, at = step + 1, at - len(pattern.pieces)
-        key = float(found.layer * len(pattern.steps) + step), int(not communicates), at
+        if step == rounds or (found.piece.weights and step == len(pattern.steps) - 1):
+            step, at = rounds, at - len(pattern.pieces)
+        key = float(found.layer * rounds + step), int(not communicates), at
         keys.update(dict.fromkeys(_issued(problem, indices, communicates=communicates), key))
     return keys
 

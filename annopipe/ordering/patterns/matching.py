@@ -3,17 +3,13 @@
 A piece means the nodes of its lane whose region's path contains the piece's path, component by component; where
 several pieces fit, the innermost one. With ``.W`` it means their weight gradients; without, everything else, and the
 weight gradients too if no ``.W`` piece names them.
-
-Layers are told apart by the first component in which the paths of one piece differ ("block3" in
-"stage/block3/moe/dispatch"), counted in the lane's program order, so a backward counts from the last block. A model
-that tags every layer alike ("attention", "dispatch", "attention", ...) has a new layer wherever the lane's first piece
-comes again after all the others have.
+Layers are told apart as ``annopipe.ordering.patterns.layers`` says.
 """
 
 import dataclasses
-import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
+from annopipe.ordering.patterns.layers import LaneMatches, layers_of
 from annopipe.ordering.patterns.text import Pattern, Piece
 from annopipe.ordering.problem import OverlapNode, OverlapProblem
 
@@ -39,7 +35,7 @@ def match(problem: OverlapProblem, pattern: Pattern, *, optional: bool = False) 
     Raises:
         PatternError: a piece names a lane or a region that is not there, or weight gradients where there are none.
     """
-    matches: dict[int, Match] = {}
+    of_graph: dict[str, list[LaneMatches]] = {}
     for lane in dict.fromkeys(piece.lane for piece in pattern.pieces):
         pieces = [piece for piece in pattern.pieces if piece.lane == lane]
         nodes = [node for node in problem.nodes if node.lane == lane]
@@ -49,7 +45,12 @@ def match(problem: OverlapProblem, pattern: Pattern, *, optional: bool = False) 
             for piece in pieces:
                 if piece not in used:
                     raise pattern.error(piece, _reason(piece, nodes, problem))
-        matches.update(_layered([node.index for node in nodes], found))
+        if nodes:
+            of_graph.setdefault(nodes[0].own_graph, []).append(LaneMatches([node.index for node in nodes], found))
+    matches: dict[int, Match] = {}
+    for lanes in of_graph.values():
+        layers = layers_of(lanes)
+        matches.update({i: Match(piece, layers[i]) for lane in lanes for i, (piece, _) in lane.found.items()})
     return matches
 
 
@@ -80,68 +81,6 @@ def _best(path: _Path, pieces: Sequence[Piece], *, weights: bool) -> tuple[Piece
             if best is None or rank > best[0]:
                 best = rank, piece, path[: ends[-1] - len(own)]
     return None if best is None else best[1:]
-
-
-def _layered(order: Sequence[int], found: dict[int, tuple[Piece, _Path]]) -> dict[int, Match]:
-    depth = _layer_depth(found.values())
-    layer_of = _by_repetition(order, found) if depth is None else _by_component(order, found, depth)
-    return {index: Match(piece, layer_of(index)) for index, (piece, _) in found.items()}
-
-
-def _layer_depth(found: Iterable[tuple[Piece, _Path]]) -> int | None:
-    """How many components tell layers apart; None when no piece occurs under different paths."""
-    prefixes: dict[str, set[_Path]] = {}
-    for piece, prefix in found:
-        prefixes.setdefault(piece.region, set()).add(prefix)
-    depths = []
-    for paths in prefixes.values():
-        if len(paths) > 1:
-            shortest = min(len(path) for path in paths)
-            same = [len({path[at] for path in paths}) == 1 for at in range(shortest)]
-            depths.append((same.index(False) if False in same else shortest) + 1)
-    return min(depths, default=None)
-
-
-def _by_component(order: Sequence[int], found: dict[int, tuple[Piece, _Path]], depth: int) -> Callable[[int], int]:
-    """Layers by the path's component at ``depth``, in the order of the middles of their nodes.
-
-    Not of their first nodes: a backward begins with views and the like of all layers. What has no such component (an
-    embedding) belongs to the layer before it.
-    """
-    members: dict[_Path, list[int]] = {}
-    for place, index in enumerate(order):
-        if index in found and len(prefix := found[index][1][:depth]) == depth:
-            members.setdefault(prefix, []).append(place)
-    by_middle = sorted(members, key=lambda prefix: statistics.median_low(members[prefix]))
-    numbers = {prefix: number for number, prefix in enumerate(by_middle)}
-    layers: dict[int, int] = {}
-    last = 0
-    for index in order:
-        if index in found:
-            last = numbers.get(found[index][1][:depth], last)
-            layers[index] = last
-    return layers.__getitem__
-
-
-def _by_repetition(order: Sequence[int], found: dict[int, tuple[Piece, _Path]]) -> Callable[[int], int]:
-    """Layers by the first piece coming again, weight gradients aside."""
-    pieces = {piece for piece, _ in found.values() if not piece.weights}
-    layers: dict[int, int] = {}
-    seen: set[Piece] = set()
-    first: Piece | None = None
-    layer = 0
-    for index in order:
-        if index not in found:
-            continue
-        piece = found[index][0]
-        if not piece.weights:
-            first = first or piece
-            if piece == first and seen == pieces and len(pieces) > 1:
-                layer += 1
-                seen = set()
-            seen.add(piece)
-        layers[index] = layer
-    return layers.__getitem__
 
 
 def _reason(piece: Piece, nodes: Sequence[OverlapNode], problem: OverlapProblem) -> str:

@@ -6,7 +6,8 @@
 
     B.combine | F.attention ; F.dispatch | B.experts ; B.experts.W ; B.dispatch | F.experts
 
-A region is one or more components of a region's path ("dispatch", "moe/dispatch"). Line breaks count as spaces, and a
+A region is one or more components of a region's path ("dispatch", "moe/dispatch"). The lane of a nano-batch has its
+number behind the lane of its graph, "F0"; of a graph alone it is the number, "0". Line breaks count as spaces, and a
 ``;`` may follow the last step. ``parse(str(pattern)) == pattern``.
 """
 
@@ -17,7 +18,7 @@ from annopipe.errors import OrderError
 
 __all__ = ["Pattern", "PatternError", "Piece", "parse"]
 
-_PIECE = re.compile(r"(?P<lane>[A-Za-z]\w*)\.(?P<region>[\w\-\[\]]+(?:/[\w\-\[\]]+)*)(?P<weights>\.W)?")
+_PIECE = re.compile(r"(?P<lane>[A-Za-z]\w*|\d+)\.(?P<region>[\w\-\[\]]+(?:/[\w\-\[\]]+)*)(?P<weights>\.W)?")
 _FOREIGN = re.compile(r"[^\w\-\[\]/.;|\s]")
 _FORM = "a piece is LANE.region or LANE.region.W, such as F.attention or B.experts.W"
 
@@ -129,7 +130,7 @@ def _piece(whole: str, text: str, start: int) -> Piece:
     region, suffix_dot, suffix = rest.partition(".")
     if not dot:
         raise PatternError(whole, start, end, f"{text!r} has no lane; {_FORM}")
-    if not re.fullmatch(r"[A-Za-z]\w*", lane):
+    if not re.fullmatch(r"[A-Za-z]\w*|\d+", lane):
         raise PatternError(whole, start, start + max(1, len(lane)), f"{lane!r} is no lane; {_FORM}")
     if suffix_dot and suffix != "W":
         at = start + len(lane) + 1 + len(region) + 1

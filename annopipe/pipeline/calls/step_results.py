@@ -14,12 +14,15 @@ T = TypeVar("T")
 def of_last(
     stages: Mapping[int, LocalStage], placement: Placement, kept: Callable[[LocalStage], Mapping[int, T]]
 ) -> list[T] | None:
-    """What the last stages that are here have kept, for each microbatch; None where there is nothing."""
+    """What the last stages that are here have kept, for each microbatch; None where there is no last stage.
+
+    The copy of a model that sees no microbatch has kept nothing, which is an empty list.
+    """
     found: dict[int, T] = {}
-    for index in placement.output_stages:
-        if index in stages:
-            found |= kept(stages[index])
-    return in_order(found) or None
+    here = [stages[index] for index in placement.output_stages if index in stages]
+    for stage in here:
+        found |= kept(stage)
+    return in_order(found) if here else None
 
 
 def in_order(by_microbatch: Mapping[int, T]) -> list[T]:

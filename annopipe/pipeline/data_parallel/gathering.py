@@ -10,9 +10,12 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 
+from annopipe.errors import PipelineError
 from annopipe.graphs.distributed_tensors import Layout, local_part
 
-__all__ = ["Reads", "Sharing", "Within"]
+__all__ = ["Made", "Reads", "Sharing", "Within", "made_of"]
+
+_MADE = "_annopipe_made"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +66,16 @@ class Sharing:
         return layout.wrap(local).redistribute(placements=[Replicate()]).to_local()
 
     def reduced(self, gradient: torch.Tensor, like: Layout, dtype: torch.dtype) -> DTensor:
-        """The gradient of the parameter from that of the whole one, which every rank has another part of."""
+        """The gradient of the parameter from that of the whole one, which every rank has another part of.
+
+        Raises PipelineError for a sparse one.
+        """
+        if not torch.compiler.is_dynamo_compiling() and gradient.layout is not torch.strided:
+            raise PipelineError(
+                f"a sharded parameter of shape {tuple(like.shape)} has a sparse gradient, as an embedding with "
+                "sparse=True gives it, and ranks add up dense ones: make it with sparse=False, or leave the parameter "
+                "alone with ap.shard(ignore=...)"
+            )
         local = gradient.to(self.reduce_dtype or dtype)
         before = _divided_before(self.divide_by) if local.dtype == torch.float16 else 1
         if before != 1:
@@ -108,24 +120,55 @@ def _gathered(parameter: DTensor, settings: Sharing) -> Any:
     return whole if settings.within is None else settings.within.layout.wrap(whole)
 
 
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """What a plain parameter was made into: noted on it, since other modules may still have it."""
+
+    parameter: nn.Parameter
+    mesh: DeviceMesh
+    sharing: Sharing
+
+
+def made_of(parameter: torch.Tensor) -> Made | None:
+    """What ``shard`` has made of a plain parameter, if it has."""
+    found: Made | None = parameter.__dict__.get(_MADE)
+    return found
+
+
 class Reads:
     """Reads the parameters of one call of ``shard``.
 
     While a forward runs, each parameter is gathered once.
+
+    Attributes:
+        sharing: as given.
     """
 
     def __init__(self, sharing: Sharing) -> None:
-        self._settings = sharing
+        self.sharing = sharing
         self._depth = 0
         self._gathered: dict[tuple[int, bool, bool], torch.Tensor] = {}
 
     def distributed(self, parameter: nn.Parameter, mesh: DeviceMesh) -> nn.Parameter:
-        """The parameter as a DTensor on the whole mesh, with the values of the mesh's first rank."""
+        """The parameter as a DTensor on the whole mesh, with the values of the mesh's first rank.
+
+        The same one where an earlier call has made it, for a module that shares the parameter.
+
+        Raises PipelineError for one that an earlier call has made with other options.
+        """
+        if (earlier := made_of(parameter)) is not None:
+            if earlier.mesh != mesh or earlier.sharing != self.sharing:
+                raise PipelineError(
+                    f"shard: a parameter of shape {tuple(parameter.shape)} is that of another module, too, which was "
+                    "sharded before with other options: give both the same"
+                )
+            return earlier.parameter
         sharded = Shard(0) if parameter.dim() else Replicate()
-        known = ((self._settings.repeated, Replicate()), (self._settings.sharded, sharded))
+        known = ((self.sharing.repeated, Replicate()), (self.sharing.sharded, sharded))
         placements = [placement for dimension, placement in known if dimension is not None]
         made = nn.Parameter(distribute_tensor(parameter.detach(), mesh, placements), parameter.requires_grad)
         made.__dict__.update(parameter.__dict__)
+        parameter.__dict__[_MADE] = Made(made, mesh, self.sharing)
         return made
 
     @contextlib.contextmanager
@@ -144,11 +187,11 @@ class Reads:
         if not isinstance(parameter, DTensor):
             return parameter
         if torch.compiler.is_dynamo_compiling():
-            return _gathered(parameter, self._settings)
+            return _gathered(parameter, self.sharing)
         if not self._depth:
             in_backward = torch._C._current_graph_task_id() != -1  # a checkpoint computes again
-            return _gathered(parameter, self._settings) if in_backward else parameter
+            return _gathered(parameter, self.sharing) if in_backward else parameter
         key = id(parameter), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         if key not in self._gathered:
-            self._gathered[key] = _gathered(parameter, self._settings)
+            self._gathered[key] = _gathered(parameter, self.sharing)
         return self._gathered[key]

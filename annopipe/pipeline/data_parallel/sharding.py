@@ -18,9 +18,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from annopipe.errors import PipelineError
+from annopipe.pipeline.data_parallel.agreeing import check_alike, facts_of_call
 from annopipe.pipeline.data_parallel.gathering import Reads, Sharing
+from annopipe.pipeline.data_parallel.refusals import refuse_module, refuse_options
 
-__all__ = ["is_shared", "read_gathered", "shard"]
+__all__ = ["is_shared", "read_gathered", "shard", "sharing_of"]
 
 Mode = Literal["shard", "replicate", "hybrid"]
 _READS, _SCOPES = "_annopipe_reads", "_annopipe_scopes"  # of a module: what reads a parameter; what its forward begins
@@ -41,9 +43,10 @@ def shard(
     Every parameter becomes a DTensor, under its own name. Where the forward of the module, or of a module in it, reads
     the parameter, it gets the whole one; its gradient is the mean over the ranks, as from ``DistributedDataParallel``.
     Parameters that an earlier call has made stay as they are: shard experts over their own mesh first, then the
-    rest. Modules that share a parameter, as tied stages of one rank do, have to be in one call:
-    ``shard(nn.ModuleList(stages), mesh)``. All ranks of the mesh call it and get the values of the first one; on the
-    meta device nothing is sent, and ``to_empty`` gives memory to this rank's parts only.
+    rest. Modules that share a parameter, as tied stages of one rank do, may be in one call,
+    ``shard(nn.ModuleList(stages), mesh)``, or in several with the same options. All ranks of the mesh call it with the
+    same options and get the values of the first one; on the meta device nothing is sent, so that ranks are compared in
+    the first step, and ``to_empty`` gives memory to this rank's parts only.
 
     In a pipeline a stage gathers its parameters once per step, or where the schedule has UNSHARD, and reduces the sum
     of its microbatches' gradients once. A forward that is called by other means than the module, such as
@@ -66,7 +69,8 @@ def shard(
     Returns:
         The module.
 
-    Raises PipelineError for a mesh that does not fit the mode, and for DTensors that others have made.
+    Raises PipelineError for a mesh that does not fit the mode, for DTensors that others have made, and on all ranks
+    when these have other options or parameters.
 
     >>> import torch.distributed as dist
     >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -75,12 +79,14 @@ def shard(
     (torch.Size([4, 2]), ['weight', 'bias'], (Shard(dim=0),))
     >>> dist.destroy_process_group()
     """
+    refuse_options(mesh, (param_dtype, reduce_dtype), divide_by, ignore)
     _check_mesh(mesh, mode)
     repeated = {"replicate": mesh, "shard": None, "hybrid": _dimension(mesh, 0)}[mode]
     sharded = {"replicate": None, "shard": mesh, "hybrid": _dimension(mesh, 1)}[mode]
     divisor = mesh.size() if divide_by is None else divide_by
     reads = Reads(Sharing(sharded, repeated, param_dtype, reduce_dtype, divisor))
     wanted = _wanted(module, tuple(ignore))
+    check_alike(mesh, facts_of_call(module, mode, reads.sharing, wanted))
     made = {parameter: reads.distributed(parameter, mesh) for found in wanted.values() for parameter in found.values()}
     for child, found in wanted.items():
         child._parameters.update({key: made[parameter] for key, parameter in found.items()})
@@ -90,21 +96,31 @@ def shard(
 
 def read_gathered(module: nn.Module, reads: Mapping[nn.Module, Mapping[str, Reads]]) -> None:
     """Have a module's forward, and those of the modules in it, read these parameters so."""
+    for child, own in reads.items():
+        if own:
+            child.__dict__.setdefault(_READS, {}).update(own)
+            child.register_load_state_dict_pre_hook(_take_whole_tensors)
     for child in module.modules():
         own = reads.get(child, {})
-        inside = dict.fromkeys(each for part in child.modules() for each in reads.get(part, {}).values())
+        # Also of earlier calls: this forward may read a parameter of a module in it, without calling that.
+        inside = dict.fromkeys(each for part in child.modules() for each in part.__dict__.get(_READS, {}).values())
         if not inside:
             continue
-        child.__dict__.setdefault(_READS, {}).update(own)
-        child.__dict__.setdefault(_SCOPES, []).extend(inside)
-        child.__class__ = _reading(type(child), tuple(own))  # type: ignore[arg-type]  # classes are hashable
-        if own:
-            child.register_load_state_dict_pre_hook(_take_whole_tensors)
+        child.__dict__[_SCOPES] = list(inside)
+        if own or not isinstance(child, _Scoped):
+            child.__class__ = _reading(type(child), tuple(own))  # type: ignore[arg-type]  # classes are hashable
 
 
 def is_shared(module: nn.Module, name: str) -> bool:
     """Whether the module reads a parameter of its own gathered."""
     return name in module.__dict__.get(_READS, ())
+
+
+def sharing_of(module: nn.Module, name: str) -> Sharing | None:
+    """How a parameter, by its name in the module, is gathered and its gradient reduced; None if ``shard`` has not."""
+    prefix, _, key = name.rpartition(".")
+    reads = module.get_submodule(prefix).__dict__.get(_READS, {}).get(key)
+    return None if reads is None else reads.sharing
 
 
 def _check_mesh(mesh: DeviceMesh, mode: str) -> None:
@@ -146,11 +162,7 @@ def _wanted(module: nn.Module, ignored: tuple[str, ...]) -> dict[nn.Module, dict
                     f"shard: parameter {name} is a DTensor already, placed {parameter.placements} on "
                     f'{parameter.device_mesh}: leave it alone with ignore=["{name}"], and see to its gradient yourself'
                 )
-            if isinstance(child, nn.RNNBase):
-                raise PipelineError(
-                    f"shard: {prefix or 'the module'} is a {type(child).__name__}, which keeps its weights in a list "
-                    f'of its own: leave it alone with ignore=["{prefix}"]'
-                )
+            refuse_module(child, prefix)
             found[child][key] = parameter
     return found
 
@@ -188,7 +200,8 @@ def _take_whole_tensors(module: nn.Module, state_dict: dict[str, Any], prefix: s
     for key, parameter in module._parameters.items():
         value = state_dict.get(prefix + key)
         if isinstance(parameter, DTensor) and isinstance(value, torch.Tensor) and not isinstance(value, DTensor):
-            placed = value.detach().to(parameter.device)
+            # Parts without memory may be assigned.
+            placed = value.detach().to(parameter.device_mesh.device_type if parameter.is_meta else parameter.device)
             state_dict[prefix + key] = distribute_tensor(
                 placed, parameter.device_mesh, parameter.placements, src_data_rank=None
             )

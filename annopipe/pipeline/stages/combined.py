@@ -1,4 +1,7 @@
-"""Combined graphs for the actions that a schedule overlaps: one plan for every distinct pair, made before any step."""
+"""Combined graphs for the actions that a schedule overlaps: one plan for every distinct pair, made before any step.
+
+The graph of one action is planned as well where a part of it runs in nano-batches.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -6,11 +9,11 @@ from typing import Any
 import torch.distributed as dist
 
 from annopipe.errors import PipelineError
-from annopipe.ordering.combining import Part, StageNodeCosts, combine, lanes_of
+from annopipe.ordering.combining import Part, StageNodeCosts, combine, has_nano_batches, lanes_of
 from annopipe.ordering.registry import Policy
 from annopipe.pipeline.stages.graph_call import GraphCall
 from annopipe.pipeline.stages.stage import LocalStage
-from annopipe.scheduling.actions import Action
+from annopipe.scheduling.actions import COMPUTE, Action
 
 __all__ = ["Combined", "Parts", "combinations", "parts_of"]
 
@@ -19,15 +22,14 @@ Parts = tuple[tuple[str, int] | tuple[str, int, int], ...]
 
 
 def parts_of(action: Action) -> Parts:
-    """What decides which combined graph an action runs; nothing for one graph alone.
+    """What decides which combined graph an action runs.
 
-    >>> parts_of(Action.parse("(0F1;3B0/2)OVERLAP_F_B")), parts_of(Action.parse("0F1/2")), parts_of(Action("F", 0, 1))
-    ((('F', 0), ('B', 3, 2)), (('F', 0, 2),), ())
+    >>> parts_of(Action.parse("(0F1;3B0/2)OVERLAP_F_B")), parts_of(Action.parse("0F1"))
+    ((('F', 0), ('B', 3, 2)), (('F', 0),))
     """
-    several = action.parts or ((action,) if action.nano_batches > 1 else ())
     return tuple(
         (part.kind, part.stage, part.nano_batches) if part.nano_batches > 1 else (part.kind, part.stage)
-        for part in several
+        for part in action.parts or (action,)
     )
 
 
@@ -67,25 +69,34 @@ def combinations(
 ) -> dict[Parts, Combined]:
     """One combined graph for every distinct combination, in the order in which a rank's actions have them first.
 
+    Single actions whose graph has nano-batches count as combinations.
+
     None for combinations of backwards in which nothing is differentiated.
 
     Raises PipelineError for two forwards of a stage that updates buffers.
     """
-    first = {parts: action for action in actions if (parts := parts_of(action))}
-    graphs = {parts: _lanes(action, stages) for parts, action in first.items()}
+    first = {parts_of(action): action for action in actions if action.parts or action.kind in COMPUTE}
+    # A function is asked for the graph of each nano-batch; costs by node are those of whole microbatches.
+    scaled = costs is not None and not callable(costs)
+    graphs = {parts: _lanes(action, stages, scaled=scaled) for parts, action in first.items()}
     for action in first.values():
         _check_buffers(action.parts, stages)
-    return {parts: Combined(found, policy, costs, group) for parts, found in graphs.items() if found}
+    return {
+        parts: Combined(found, policy, costs, group)
+        for parts, found in graphs.items()
+        if len(found) > 1 or (found and (len(parts) > 1 or has_nano_batches(found[0].graph)))
+    }
 
 
-def _lanes(action: Action, stages: Mapping[int, LocalStage]) -> list[Part]:
+def _lanes(action: Action, stages: Mapping[int, LocalStage], *, scaled: bool) -> list[Part]:
     """The graphs of an action; of a backward there may be none."""
-    return [
-        Part(part.kind, part.stage, graph)
-        for part in action.parts or (action,)
-        for kept in stages[part.stage].lanes(part.microbatch or 0).kept
-        if (graph := kept.graphs.of_kind(part.kind)) is not None
-    ]
+    found = []
+    for part in action.parts or (action,):
+        lanes = stages[part.stage].lanes(part.microbatch or 0)
+        for kept, fraction in zip(lanes.kept, lanes.fractions, strict=True):
+            if (graph := kept.graphs.of_kind(part.kind)) is not None:
+                found.append(Part(part.kind, part.stage, graph, fraction if scaled else 1.0))
+    return found
 
 
 def _check_buffers(parts: Sequence[Action], stages: Mapping[int, LocalStage]) -> None:

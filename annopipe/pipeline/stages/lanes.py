@@ -27,10 +27,11 @@ class Lanes:
 
     Attributes:
         kept: for each lane its graphs, and what microbatches have left there.
+        fractions: how much of a microbatch each lane has.
     """
 
-    def __init__(self, kept: Sequence[KeptValues]) -> None:
-        self.kept = kept
+    def __init__(self, kept: Sequence[KeptValues], fractions: Sequence[float] = (1.0,)) -> None:
+        self.kept, self.fractions = kept, fractions
 
     def split_inputs(self, inputs: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         """The inputs of each lane, by port."""
@@ -70,11 +71,12 @@ class NanoBatches(Lanes):
         lengths: Sequence[int],
         auxiliary: str | None,
     ) -> None:
-        super().__init__([KeptValues(stage, graphs) for graphs in parts])
+        fractions = [length / sum(lengths) for length in lengths]
+        super().__init__([KeptValues(stage, graphs) for graphs in parts], fractions)
         check_alike(stage, whole, parts, auxiliary)
         self._starts = [0, *accumulate(lengths)][:-1]
         self._lengths = lengths
-        self._shares = [length / sum(lengths) if auxiliary == "mean" else 1.0 for length in lengths]
+        self._shares = fractions if auxiliary == "mean" else [1.0] * len(parts)
         self._layout = parts[0].layout
         self._outputs = {port.name: port for port in whole.forward.outputs if port.name in whole.layout.tensors}
         inputs = {port.name: port for port in whole.forward.inputs if port.role == "input"}

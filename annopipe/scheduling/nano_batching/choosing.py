@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from annopipe.errors import CostError, ScheduleError
+from annopipe.errors import CostError, GraphError, ScheduleError
 from annopipe.scheduling.action_costs import ActionCosts
 from annopipe.scheduling.actions import Action, overlap
 from annopipe.scheduling.lanes import with_parts
@@ -43,7 +43,8 @@ def with_nano_batches(
 
     Args:
         schedule: any, without messages; what it has of nano-batches stays.
-        costs: how long actions take, in lanes too: `lanes=` of ``ap.costs.table``, or ``ap.costs.actions`` of graphs.
+        costs: how long actions take, in lanes too: `lanes=` of ``ap.costs.table``, or ``ap.costs.actions`` of graphs,
+            which plans some dozens of different lanes for it, each as long as ``ap.overlap`` takes.
         parts: into how many a microbatch is split.
         memory: how much of activations a rank may keep, as in `Schedule.check`.
         stages: those that may change; None is all. Leave out stages whose microbatches cannot be split.
@@ -57,9 +58,9 @@ def with_nano_batches(
 
     >>> import annopipe as ap
     >>> costs = ap.costs.table(exposed={"F": 0.5}, lanes={"F/2": 0.75})
-    >>> chosen = ap.with_nano_batches(ap.schedule("1f1b", ranks=2, microbatches=2), costs)
-    >>> [str(action) for action in chosen.ranks[0]], ap.simulate(chosen, costs).makespan
-    (['0F0/2', '0F1', '0B0/2', '0B1'], 8.5)
+    >>> chosen = ap.with_nano_batches(ap.schedule("gpipe", ranks=2, microbatches=1), costs)
+    >>> chosen.ranks[1][0].nano_batches, ap.simulate(chosen, costs).makespan
+    (2, 5.5)
     """
     _check(schedule, costs, parts, stages)
     schedule.check(memory=memory, costs=costs)
@@ -130,9 +131,11 @@ def _example(group: Group, costs: ActionCosts, parts: int) -> str:
 
 
 def _times(actions: Sequence[Action], costs: ActionCosts) -> str:
-    exposed = sum(map(costs.exposed_of, actions))
-    text = seconds_text(sum(map(costs.duration, actions)))
-    return f"{text} ({seconds_text(exposed)} exposed)" if exposed else text
+    try:
+        exposed, seconds = sum(map(costs.exposed_of, actions)), sum(map(costs.duration, actions))
+    except GraphError as error:
+        return f"cannot run ({error})"
+    return f"{seconds_text(seconds)} ({seconds_text(exposed)} exposed)" if exposed else seconds_text(seconds)
 
 
 def _reason(

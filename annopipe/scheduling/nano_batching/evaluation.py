@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from annopipe.errors import ScheduleError
+from annopipe.errors import GraphError, ScheduleError
 from annopipe.scheduling.action_costs import ActionCosts
 from annopipe.scheduling.actions import COMPUTE, Action, overlap
 from annopipe.scheduling.checking.checker import check
@@ -24,6 +24,7 @@ from annopipe.simulation.ranks.programs import RankPrograms
 __all__ = ["Choice", "Evaluator", "Score", "changed"]
 
 Choice = frozenset[Unit]
+_KEPT = 8  # tables, of which each may take a megabyte
 
 
 class Score(NamedTuple):
@@ -85,26 +86,36 @@ class Evaluator:
         self.spent = 0
 
     def score(self, choice: Choice) -> Score | None:
-        """The score; None where ranks would wait for each other, or would need more memory than there is."""
+        """The score; None where ranks wait for each other or lack memory, or where graphs cannot be lanes of one."""
         if choice not in self._scores:
-            pairs = frozenset(unit for unit in choice if isinstance(unit, Pair))
+            self._scores[choice] = self._new_score(choice)
+        return self._scores[choice]
+
+    def _new_score(self, choice: Choice) -> Score | None:
+        pairs = frozenset(unit for unit in choice if isinstance(unit, Pair))
+        try:
             table = self._table(pairs)
             if table is None:
-                self._scores[choice] = None
-            else:
-                self.spent += table.size
-                makespan, busy = table.simulated(unit for unit in choice if not isinstance(unit, Pair))
-                self._scores[choice] = Score(makespan, busy, len(choice) + len(pairs))
-        return self._scores[choice]
+                return None
+            self.spent += table.size
+            makespan, busy = table.simulated(unit for unit in choice if not isinstance(unit, Pair))
+        except GraphError:
+            if choice:  # graphs that cannot be lanes of one: two forwards that update a buffer, say
+                return None
+            raise
+        return Score(makespan, busy, len(choice) + len(pairs))
 
     def programs(self, choice: Choice) -> Programs:
         """The schedule with the changes."""
         return Programs.of(self._placement, self._microbatches, changed(self.ranks, choice, self._parts))
 
     def _table(self, pairs: Choice) -> "_Table | None":
-        if pairs not in self._tables:
-            self._tables[pairs] = self._new_table(pairs)
-        return self._tables[pairs]
+        """The table of an order; the latest few are kept."""
+        found = self._tables.pop(pairs) if pairs in self._tables else self._new_table(pairs)
+        self._tables[pairs] = found
+        if len(self._tables) > _KEPT:
+            del self._tables[next(iter(self._tables))]
+        return found
 
     def _new_table(self, pairs: Choice) -> "_Table | None":
         programs = self.programs(pairs)

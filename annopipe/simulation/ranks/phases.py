@@ -129,11 +129,18 @@ def phase_table(timelines: Mapping[str, ScheduleTimeline]) -> str:
     >>> schedule = ap.schedule("1f1b", 2, 2)
     >>> costs = {name: ap.costs.table(exposed={"F": share}) for name, share in (("plain", 0.5), ("in lanes", 0.2))}
     >>> print(phase_table({name: ap.simulate(schedule, given) for name, given in costs.items()}))
-                          plain                    in lanes
-    rank  phase            time  hidden   exposed      time  hidden   exposed
-    0     warm-up           2 s     0 s       1 s       2 s     0 s    400 ms
-          steady state      2 s     0 s       0 s       2 s     0 s       0 s
-          cool-down         5 s     0 s       0 s       5 s     0 s       0 s
+                        plain                   in lanes
+    rank  phase          time  hidden  exposed      time  hidden  exposed
+    0     warm-up         2 s     0 s      1 s       2 s     0 s   400 ms
+          steady state    0 s     0 s      0 s       0 s     0 s      0 s
+          cool-down       7 s     0 s      0 s       7 s     0 s      0 s
+    1     warm-up         2 s     0 s   500 ms       2 s     0 s   200 ms
+          steady state    3 s     0 s   500 ms       3 s     0 s   200 ms
+          cool-down       4 s     0 s      0 s       4 s     0 s      0 s
+    all   warm-up         4 s     0 s    1.5 s       4 s     0 s   600 ms
+          steady state    3 s     0 s   500 ms       3 s     0 s   200 ms
+          cool-down      11 s     0 s      0 s      11 s     0 s      0 s
+    in lanes: 60% of the communication exposed in warm-up and cool-down is hidden
     """
     found = _phases_of(timelines)
     rows = [["", "", *(cell for name in found for cell in (one_line(name), "", ""))]] if len(found) > 1 else []

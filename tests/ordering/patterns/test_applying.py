@@ -71,15 +71,40 @@ def test_a_lane_without_more_layers_is_skipped_and_the_rest_is_in_order() -> Non
     assert rest == [name for name in (node.name for node in problem.nodes) if name in rest]
 
 
-def test_lanes_of_one_kind_go_side_by_side() -> None:
-    problem = model_problem({"F0": 1, "F1": 1}, {"F0": CHAINS["F"], "F1": CHAINS["F"]})
+def test_forwards_alone_take_turns() -> None:
+    problem = model_problem({"F0": 2, "F1": 2}, {"F0": CHAINS["F"], "F1": CHAINS["F"]})
     names = [problem.nodes[index].name for index in dualpipe(problem)]
-    assert names[:4] == [
+    assert [name for name in names if not name.endswith("wait")][:10] == [
         "F0.block0.attention.compute",
-        "F1.block0.attention.compute",
         "F0.block0.dispatch.launch",
+        "F1.block0.attention.compute",
         "F1.block0.dispatch.launch",
+        "F0.block0.experts.compute",
+        "F0.block0.combine.launch",
+        "F1.block0.experts.compute",
+        "F1.block0.combine.launch",
+        "F0.block1.attention.compute",
+        "F0.block1.dispatch.launch",
     ]
+
+
+def test_backwards_alone_take_turns_and_the_last_attention_hides_the_next_combine() -> None:
+    problem = model_problem({"B0": 2, "B1": 2}, {"B0": CHAINS["B"], "B1": CHAINS["B"]})
+    names = [problem.nodes[index].name for index in megatron(problem)]
+    kept = [name for name in names if not name.endswith(("wait", "W"))]
+    assert kept[:9] == [
+        "B0.block1.combine.launch",
+        "B1.block1.combine.launch",
+        "B0.block1.experts.compute",
+        "B0.block1.dispatch.launch",
+        "B1.block1.experts.compute",
+        "B1.block1.dispatch.launch",
+        "B0.block1.attention.compute",
+        "B0.block0.combine.launch",
+        "B1.block1.attention.compute",
+    ]
+    for policy in (dualpipe, megatron):
+        check_order(problem.nodes, policy(problem), problem.dependencies)
 
 
 def test_a_node_of_no_piece_comes_before_what_needs_it_and_an_unneeded_one_behind_its_input() -> None:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import annopipe as ap
 from annopipe.scheduling.actions import COMPUTE, Action
-from annopipe.scheduling.lanes import whole as whole_action
+from annopipe.scheduling.lanes import whole
 from annopipe.scheduling.nano_batching.record import NanoBatching
-from tests.scheduling.random_schedules import EIGHTHS, costs_for, schedules
+from tests.scheduling.random_schedules import EIGHTHS, costs_for, whole_schedules
 
 LANES = ("F/2", "B/2", "I/2", "W/2", "F+F", "B+B", "I+I", "F+W", "I+W", "B+W", "F+B/2", "F/2+B", "F/2+B/2", "F/2+W")
 # A forward's and a backward-input's communication is 0.4 of their time; two lanes hide three quarters of it.
@@ -36,13 +36,7 @@ def singles(schedule: ap.Schedule) -> list[Action]:
 
 
 def plain(actions: Sequence[Action]) -> list[str]:
-    return sorted(str(whole_action(action)) for action in actions)
-
-
-def whole(schedule: ap.Schedule) -> ap.Schedule:
-    """Without the nano-batches that a random schedule has."""
-    rows = [[whole_action(action) for action in row] for row in schedule.ranks]
-    return ap.Schedule.of(schedule.placement, schedule.microbatches, rows, schedule.name)
+    return sorted(str(whole(action)) for action in actions)
 
 
 @st.composite
@@ -54,7 +48,7 @@ def lanes(draw: st.DrawFn, costs: ap.ActionCosts) -> ap.ActionCosts:
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_the_result_is_a_whole_step_that_is_never_slower(data: st.DataObject) -> None:
-    schedule = whole(data.draw(schedules()))
+    schedule = data.draw(whole_schedules())
     costs = data.draw(lanes(data.draw(costs_for(schedule))))
     chosen = ap.with_nano_batches(schedule, costs)
     before, after = ap.simulate(schedule, costs).makespan, ap.simulate(chosen, costs).makespan
@@ -70,7 +64,7 @@ def test_the_result_is_a_whole_step_that_is_never_slower(data: st.DataObject) ->
 @settings(max_examples=20, deadline=None)
 @given(st.data())
 def test_all_actions_of_a_microbatch_on_a_stage_have_as_many_nano_batches(data: st.DataObject) -> None:
-    schedule = whole(data.draw(schedules()))
+    schedule = data.draw(whole_schedules())
     chosen = ap.with_nano_batches(schedule, data.draw(lanes(data.draw(costs_for(schedule)))), parts=3)
     counts: dict[tuple[int, int | None], set[int]] = {}
     for action in singles(chosen):
@@ -81,7 +75,7 @@ def test_all_actions_of_a_microbatch_on_a_stage_have_as_many_nano_batches(data: 
 @settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_the_same_schedule_and_costs_give_the_same_choice_and_it_goes_through_a_file(data: st.DataObject) -> None:
-    schedule = whole(data.draw(schedules()))
+    schedule = data.draw(whole_schedules())
     costs = data.draw(lanes(data.draw(costs_for(schedule))))
     once, again = ap.with_nano_batches(schedule, costs), ap.with_nano_batches(schedule, costs)
     assert (once, record(once)) == (again, record(again))
@@ -94,7 +88,7 @@ def test_the_same_schedule_and_costs_give_the_same_choice_and_it_goes_through_a_
 @settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_a_limit_of_memory_is_kept(data: st.DataObject) -> None:
-    schedule = whole(data.draw(schedules()))
+    schedule = data.draw(whole_schedules())
     costs = data.draw(lanes(data.draw(costs_for(schedule))))
     limit = max(ap.simulate(schedule, costs).activations)
     try:
@@ -106,7 +100,7 @@ def test_a_limit_of_memory_is_kept(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("name", [n for n in ap.schedules() if n not in ("naive", "distmm-pipe")])
 def test_every_schedule_with_a_name_gets_shorter_where_nano_batches_pay(name: str) -> None:
-    schedule = ap.schedule(name, ranks=4, microbatches=8)
+    schedule = ap.schedule(name, ranks=2, microbatches=4)
     chosen = ap.with_nano_batches(schedule, PAYS)
     before, after = ap.simulate(schedule, PAYS), ap.simulate(chosen, PAYS)
     assert after.makespan < before.makespan
@@ -161,6 +155,20 @@ def test_a_weight_gradient_is_a_partner() -> None:
     assert [str(action) for action in ap.with_nano_batches(schedule, costs).ranks[0]][3:] == ["(0W0;0I1)OVERLAP", "0W1"]
 
 
+def test_graphs_that_cannot_be_lanes_of_one_stay_apart_and_the_table_says_so() -> None:
+    def refused(action: Action) -> float | None:
+        if action.stage == 0 and action.nano_batches > 1:
+            raise ap.GraphError("both update buffer mean")
+        return None
+
+    costs = dataclasses.replace(PAYS, overlap=refused)
+    chosen = ap.with_nano_batches(ap.schedule("1f1b", 2, 2), costs)
+    assert {action.stage for action in singles(chosen) if action.nano_batches > 1} == {1}
+    first = record(chosen).trials[0]
+    assert (first.stage, first.alone_s) == (0, None)
+    assert first.example.endswith("0F0/2 cannot run (both update buffer mean)")
+
+
 def test_only_the_stages_that_may_change_do() -> None:
     chosen = ap.with_nano_batches(ap.schedule("1f1b", ranks=2, microbatches=4), PAYS, stages=[1])
     assert {action.stage for action in singles(chosen) if action.nano_batches > 1} == {1}
@@ -190,6 +198,7 @@ def test_kinds_that_have_no_partner_are_those_that_somebody_waits_for() -> None:
     assert {trial.change for trial in trials} == {"nano-batches", "two together", "with a W"}
 
 
+@pytest.mark.slow
 def test_a_step_of_8_ranks_and_32_microbatches_takes_a_bounded_number_of_simulations() -> None:
     chosen = ap.with_nano_batches(ap.schedule("dualpipev", ranks=8, microbatches=32), PAYS)
     assert record(chosen).after_s < record(chosen).before_s

@@ -5,7 +5,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from annopipe.scheduling import placement
+from annopipe.scheduling.action_costs import table
+from annopipe.scheduling.schedule_class import Schedule
 from annopipe.simulation.ranks.spans import Message, RankSpan
+from annopipe.simulation.ranks.timeline import ScheduleTimeline
 
 COSTS = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0, "OFFLOAD": 0.5}
 
@@ -222,3 +226,10 @@ def with_operations() -> Drawn:
 
 def empty() -> Drawn:
     return simulate("empty", [[], []])
+
+
+def nano_batched() -> ScheduleTimeline:
+    """Microbatch 0 as two nano-batches; on the last rank its backward is two lanes of a pair."""
+    rows = [["0F0/2", "0F1", "0B0/2", "0B1"], ["1F0/2", "(1F1;1B0/2)OVERLAP_F_B", "1B1"]]
+    schedule = Schedule.of(placement.linear(2), 2, rows, "nano-batches")
+    return schedule.simulated(table(B=2.0, lanes={"F/2": 0.5, "F+B/2": 2.5}))

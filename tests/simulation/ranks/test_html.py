@@ -2,6 +2,7 @@ import json
 import math
 import shutil
 import subprocess
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ from hypothesis import strategies as st
 
 import annopipe as ap
 from annopipe.simulation.ranks import html
+from annopipe.simulation.ranks.pictured import Pictured
 from annopipe.simulation.ranks.spans import RankSpan
 from tests.simulation.pages import NASTY, Outline, data
 from tests.simulation.ranks.schedules import (
     Drawn,
     empty,
+    nano_batched,
     one_f_one_b,
     simulate,
     v_shape,
@@ -55,7 +58,7 @@ def decoded(drawing: dict[str, Any], looks: list[list[Any]]) -> list[list[tuple[
     return ranks
 
 
-def run_page(tmp_path: Path, timelines: dict[str, Drawn], *arguments: float) -> dict[str, Any]:
+def run_page(tmp_path: Path, timelines: Mapping[str, Pictured], *arguments: float) -> dict[str, Any]:
     html.write(tmp_path / "page.html", timelines)
     command = ["node", str(RUNNER), str(tmp_path / "page.html"), *map(str, arguments)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=400)
@@ -143,6 +146,21 @@ def test_hover_says_what_an_action_is_and_what_it_waited_for(tmp_path):
         "idle 1.5 s before it, until 0SEND_F0 of rank 0 arrived",
     ]
     assert on_pause == []
+
+
+@needs_node
+def test_nano_batches_are_named_where_the_pointer_is_and_in_the_legend(tmp_path):
+    timeline = nano_batched()  # 1F0/2 0.5-1, the pair 1.5-4
+    inside = (1000 - 104 - 118) / timeline.makespan
+    report = run_page(tmp_path, {"": timeline}, 104 + inside * 0.7, 60, 0, 104 + inside * 2.0, 60, 0)
+    alone, pair = (tip["lines"] for tip in report["tips"])
+    assert alone[:2] == ["1F0/2", "forward of stage 1, microbatch 0, as 2 nano-batches"]
+    assert pair[:3] == [
+        "(1F1;1B0/2)OVERLAP_F_B",
+        "forward of stage 1, microbatch 1",
+        "backward of stage 1, microbatch 0, as 2 nano-batches",
+    ]
+    assert data((tmp_path / "page.html").read_text(encoding="utf-8"))["looks"][0][5] == 2
 
 
 @needs_node

@@ -52,3 +52,14 @@ def test_curve_ends_on_the_last_of_simultaneous_steps_and_keeps_peaks():
     assert settled([]) == []
     assert settled([(0.0, 0.0), (0.0, 2.0), (1.0, 1.0), (1.0, 2.0)]) == [(0.0, 2.0)]
     assert settled([(0.0, 2.0), (1.0, 3.0), (1.0, 2.0)]) == [(0.0, 2.0), (1.0, 3.0), (1.0, 2.0)]
+
+
+def test_nano_batches_are_lanes_of_a_look_with_the_same_colour():
+    alone = RankSpan(0, "0F0/2", "F", 0.0, 1.0, 0, 0)
+    both = RankSpan(0, "(0F1;0B0/2)OVERLAP_F_B", "OVERLAP_F_B", 1.0, 2.0, 0, 1, 0, ("0F1", "0B0/2"))
+    timeline = replace(empty(), spans=((alone, both), ()))
+    looks = Looks([timeline])
+    assert [piece.lanes for span in timeline.spans[0] for piece in looks.pieces(timeline, span)] == [2, 1, 2]
+    assert looks.lanes == (2,)
+    assert looks.kinds == ["F", "B"]
+    assert looks.of("F", 0, 2) == replace(looks.of("F"), lanes=2)

@@ -6,7 +6,7 @@ import pytest
 
 from annopipe.errors import AnnopipeError
 from annopipe.simulation.ranks import perfetto
-from tests.simulation.ranks.schedules import Drawn, empty, one_f_one_b, simulate, v_shape
+from tests.simulation.ranks.schedules import Drawn, empty, nano_batched, one_f_one_b, simulate, v_shape
 
 NASTY = """"</script>\\ \n\u2028"""
 
@@ -69,6 +69,11 @@ def test_an_action_that_waited_says_for_what_and_the_critical_path_is_marked(tim
 def test_combinations_name_their_parts():
     args = next(e["args"] for e in events(simulate("v", v_shape(2, 1)), "X") if "OVERLAP" in e["name"])
     assert args["parts"] == ["0F1", "3B0"]
+
+
+def test_nano_batches_are_counted_part_by_part():
+    found = {e["name"]: e["args"].get("nano_batches") for e in events(nano_batched(), "X") if e["tid"] == 0}
+    assert (found["0F0/2"], found["0F1"], found["(1F1;1B0/2)OVERLAP_F_B"]) == ([2], None, [1, 2])
 
 
 def test_memory_is_a_counter_of_each_rank(timeline):

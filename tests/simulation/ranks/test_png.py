@@ -17,6 +17,7 @@ from annopipe.simulation.ranks import png
 from tests.simulation.ranks.schedules import (
     Drawn,
     empty,
+    nano_batched,
     one_f_one_b,
     simulate,
     v_shape,
@@ -70,6 +71,13 @@ def test_combinations_show_the_number_of_each_part():
     figure = draw({"v": timeline}, "")
     assert boxes(figure) == sum(max(1, len(span.parts)) for row in timeline.spans for span in row)
     assert len(figure.axes[0].texts) == boxes(figure)
+
+
+def test_nano_batches_are_boxes_of_their_own_with_one_number():
+    figure = draw({"": nano_batched()}, "")
+    assert boxes(figure) == (2 + 1 + 2 + 1) + (2 + (1 + 2) + 1)
+    assert [text.get_text() for text in figure.axes[0].texts] == ["0", "1", "0", "1", "0", "1", "0", "1"]
+    assert "cut: nano-batches" in texts(figure)
 
 
 def test_operations_are_hatched_and_named_in_the_legend():

@@ -10,6 +10,7 @@ from annopipe.simulation.ranks.text import render
 from tests.simulation.ranks.schedules import (
     Drawn,
     empty,
+    nano_batched,
     one_f_one_b,
     simulate,
     v_shape,
@@ -25,6 +26,7 @@ GOLDEN = {
     "letters": lambda: simulate("zb-h1", zero_bubble(8, 100)),
     "letters_of_v": lambda: simulate("v", v_shape(8, 24)),
     "operations": with_operations,
+    "nano_batches": nano_batched,
 }
 KINDS = {"1f1b": one_f_one_b, "zb-h1": zero_bubble, "v": v_shape}
 

@@ -1,0 +1,1 @@
+"""Policy ``search`` against proven optima: the problems, the comparison, the command."""
