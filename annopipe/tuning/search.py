@@ -19,9 +19,10 @@ from annopipe.tuning.workload import Workload
 
 __all__ = ["Found", "Progress", "Search"]
 
+_WHOLE = ("library", "nano-batches")  # parts that are done in any case
 _BATCH = 16  # trials between two decisions; not the number of processes, on which nothing may depend
 _LAYOUTS, _RULES = 0.4, 0.65  # of the effort, when this part of the search has to end
-_GOOD_LAYOUTS, _STARTS = 8, 6
+_GOOD_LAYOUTS, _STARTS, _SPLIT = 8, 6, 2
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,9 @@ class Search:
         self._try_rules(layouts)
         self._part = "changes"
         self._change()
+        if self._work.has_comm:
+            self._part = "nano-batches"
+            self._split(self.ranked())
         return self.ranked()
 
     def ranked(self) -> list[Found]:
@@ -112,7 +116,7 @@ class Search:
         before = self._best
         fresh = [trial for trial in dict.fromkeys(trials) if trial not in self.found]
         for start in range(0, len(fresh), _BATCH):
-            if self._spent >= until * self._effort and self._part != "library":
+            if self._spent >= until * self._effort and self._part not in _WHOLE:
                 break
             batch = fresh[start : start + _BATCH]
             for trial, score in zip(batch, self._workers.scores(batch), strict=True):
@@ -165,6 +169,15 @@ class Search:
             start = self._random.choice(starts[:_STARTS]) if given_up else starts[0]
             if not self._improve(start):
                 given_up.add(start.trial)
+
+    def _split(self, ranked: Sequence[Found]) -> None:
+        """Choose nano-batches for the best of some layouts: each takes as long as many trials, and is worth it."""
+        best: dict[Layout, Trial] = {}
+        for each in ranked:
+            if not each.trial.rules.library:
+                best.setdefault(each.trial.layout, each.trial)
+        chosen = list(best.values())[:_SPLIT]
+        self._try([replace(trial, rules=replace(trial.rules, nano_batches=2)) for trial in chosen])
 
     def _improve(self, start: Found) -> bool:
         """Whether a change of a trial is better; the first batch that has one ends the trying."""

@@ -6,6 +6,7 @@ from typing import Any
 from annopipe.errors import ScheduleError
 from annopipe.scheduling.action_costs import ActionCosts
 from annopipe.scheduling.library import schedule_spec
+from annopipe.scheduling.nano_batching.choosing import with_nano_batches
 from annopipe.scheduling.schedule_class import Schedule
 from annopipe.scheduling.spec import ScheduleSpec
 from annopipe.simulation.ranks.timeline import ScheduleTimeline
@@ -21,7 +22,10 @@ __all__ = ["Rules", "Score", "Trial", "scored"]
 class Rules:
     """What ``ScheduleSpec`` is given beside the placement; see there.
 
-    library: the name of a library schedule, whose own rules these are then.
+    Attributes:
+        nano_batches: into how many a microbatch may be split where that makes the step shorter; 1: none is.
+        library: the name of a library schedule, whose own rules these are then.
+        options: of the library schedule.
     """
 
     priority: tuple[str, ...] = ("I", "F", "W")
@@ -29,6 +33,7 @@ class Rules:
     in_flight: int | tuple[int, ...] | None = None
     pair: tuple[str, str] | None = None
     split_backward: bool | str | None = None
+    nano_batches: int = 1
     library: str = ""
     options: tuple[tuple[str, Any], ...] = ()
 
@@ -43,7 +48,9 @@ class Rules:
             said.append(self.traversal)
         if self.in_flight is not None:
             limits = self.in_flight if isinstance(self.in_flight, tuple) else (self.in_flight,)
-            said.append(f"{'/'.join(map(str, limits))} in flight")
+            said.append(f"{'/'.join(map(str, dict.fromkeys(limits) if len(set(limits)) == 1 else limits))} in flight")
+        if self.nano_batches > 1:
+            said.append(f"{self.nano_batches} nano-batches")
         return ", ".join(said)
 
 
@@ -93,8 +100,10 @@ class Trial:
 
         Raises ScheduleError when its limits leave no way to finish.
         """
-        schedule = self.spec(work).build()
-        return schedule, schedule.simulated(self.costs(work))
+        schedule, costs = self.spec(work).build(), self.costs(work)
+        if self.rules.nano_batches > 1:
+            schedule = with_nano_batches(schedule, costs, self.rules.nano_batches)
+        return schedule, schedule.simulated(costs)
 
     def _activation_limit(self, work: Workload) -> tuple[float, ...] | None:
         """What is left of each rank's memory for activations."""
