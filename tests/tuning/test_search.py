@@ -64,6 +64,14 @@ def test_layers_that_are_not_even_are_cut_so_that_the_ranks_are() -> None:
     assert library.timeline.makespan / found[0].timeline.makespan > 1.05
 
 
+def test_what_communicates_runs_as_nano_batches_where_that_is_shorter() -> None:
+    found = tune(MOE, effort=20_000, workers=1)
+    whole = min(c.timeline.makespan for c in found if c.trial.rules.nano_batches == 1)
+    assert found[0].trial.rules.nano_batches == 2
+    assert found[0].timeline.makespan < whole
+    assert any("/2" in str(action) for actions in found[0].schedule.ranks for action in actions)
+
+
 def test_a_memory_that_no_schedule_keeps_to_says_what_would_do() -> None:
     with pytest.raises(CostError, match="with one microbatch in flight the fullest rank holds 0.8 or more"):
         tune(TIGHT, memory=0.5, workers=1)
