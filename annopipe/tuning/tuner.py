@@ -30,9 +30,9 @@ def tune(
     """Search for schedules of a workload; the shortest step first.
 
     What is searched: where stages begin, how many there are, on which ranks, in one copy of the model or two; which
-    action is the most urgent, how many microbatches are in flight, on each rank; what is computed again; nano-
-    batches. The library's schedules with layers evenly over their stages are among the candidates: no result is worse
-    than the best of them.
+    action is the most urgent, how many microbatches are in flight, on each rank; what is computed again;
+    nano-batches. The library's schedules with layers evenly over their stages are among the candidates: no result is
+    worse than the best of them.
 
     Args:
         work: the layers, the ranks and the microbatches.
