@@ -24,9 +24,9 @@ Examples:
 """
 _PARTS = {
     "computing": "computing",
-    "exposed": "communication that nothing hides",
+    "exposed": "communication inside actions, exposed",
     "filling": "before the first action",
-    "waiting": "between actions",
+    "waiting": "between actions (messages, too)",
     "draining": "after the last action",
 }
 
@@ -38,7 +38,11 @@ _PARTS = {
     "--memory", type=click.FloatRange(0), metavar="AMOUNT", help="Most that a rank holds; the file's if left out."
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="The same one finds the same everywhere.")
-@click.option("--effort", type=click.IntRange(1), help="How many actions are generated in all; more finds more.")
+@click.option(
+    "--effort",
+    type=click.IntRange(1),
+    help="How many actions are generated; more finds more.  [default: 1200000, some 20 seconds on two cores]",
+)
 @click.option(
     "--copies", type=click.IntRange(1, 2), default=2, show_default=True, help="Of the model on the ranks, at most."
 )
@@ -73,6 +77,8 @@ def command(
     from annopipe.tuning.tuner import DEFAULT_EFFORT, tune
     from annopipe.tuning.workload import Workload
 
+    if save and not save.endswith(".toml"):
+        raise click.BadParameter(f"{save}: a config is TOML, give a name that ends in .toml", param_hint="--save")
     work = Workload.from_toml(path, name)
     with _bar() as report:
         found = tune(
@@ -157,6 +163,8 @@ def _text(work: "Workload", shown: "Sequence[Candidate]", library: "Candidate | 
     lines += textwrap.wrap(f"layers of the best one's stages: {_layers(best)}", width, subsequent_indent="  ")
     if library is not None and best is not library:
         lines += ["", *_why(best, library, width)]
+    elif best is library:
+        lines += ["", "the best is one of the library, with its layers evenly over the stages"]
     return lines
 
 
@@ -189,7 +197,7 @@ def _draw(work: "Workload", best: "Candidate", library: "Candidate | None", png:
     from annopipe.simulation.ranks import html as pages
     from annopipe.simulation.ranks import png as pictures
 
-    drawn = {f"found: {best.name}": best.timeline}
+    drawn = {f"{'library' if best is library else 'found'}: {best.name}": best.timeline}
     if library is not None and library is not best:
         drawn[f"library: {library.name}"] = library.timeline
     for path, write in ((png, pictures.write), (html, pages.write)):

@@ -70,3 +70,9 @@ def test_a_workload_that_is_not_in_the_file_is_named(tune: Run) -> None:
     result = tune("tail")
     assert (result.returncode, result.stdout) == (2, "")
     assert "has no workload 'tail'; it has head" in result.stderr
+
+
+def test_a_config_of_another_kind_is_refused_before_the_search(tune: Run) -> None:
+    result = tune("--save", "run.csv")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "run.csv: a config is TOML, give a name that ends in .toml" in result.stderr
