@@ -2,20 +2,15 @@
 
 import dataclasses
 import fnmatch
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from annopipe.errors import RewriteError
+from annopipe.toml_files import parse_toml
 from rewriters.anchors import EXCHANGE, ROLES
 from rewriters.patches import Patch
 from rewriters.vocabularies import checked
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 __all__ = ["EXTENTS", "IMPORT_STYLES", "Settings", "fits", "from_table", "load"]
 
@@ -114,8 +109,8 @@ def load(start: Path, config: Path | None = None) -> dict[str, Any]:
     for path in paths:
         if path.is_file():
             try:
-                table = tomllib.loads(path.read_text(encoding="utf-8"))
-            except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+                table = parse_toml(path.read_text(encoding="utf-8"))
+            except (ValueError, OSError) as error:
                 raise RewriteError(f"{path}: {error}") from error
             for name in ("tool", "annopipe", "rewrite"):
                 table = table.get(name, {})

@@ -46,8 +46,8 @@ ADAPTERS = {
 }
 # Floors of annopipe, lowest first. Packages on one floor do not know each other.
 FLOORS = (
-    "errors pytrees | annotate auxiliary simulation | scheduling graphs kernels | costs models tuning | ordering | "
-    "pipeline | cli | __main__"
+    "errors pytrees | toml_files annotate auxiliary simulation | scheduling graphs kernels | costs models tuning | "
+    "ordering | pipeline | cli | __main__"
 )
 # A class's own private names may be its parents'; those of os and sys are documented.
 PUBLIC_OWNERS = ("self", "cls", "super()", "os", "sys")

@@ -22,17 +22,12 @@ sources (units: FLOP/s, bytes/s, seconds):
 import dataclasses
 import math
 import os
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from annopipe.errors import CostError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from annopipe.toml_files import parse_toml
 
 __all__ = ["Hardware", "Link"]
 
@@ -151,7 +146,7 @@ class Hardware:
             CostError: the file is not there, is no TOML, or lacks or misspells a field.
         """
         try:
-            data: dict[str, Any] = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            data: dict[str, Any] = parse_toml(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise CostError(f"cannot read hardware from {path}: {error}") from error
         try:

@@ -126,7 +126,7 @@ class _Stages:
         return _communication(timeline), _exposed(timeline)
 
     def _of(self, action: Action) -> ProgramTimeline | None:
-        parts = action.parts or (action,)
+        parts = action.singles
         return self._combined(tuple((part.kind, self._index(part.stage), part.nano_batches) for part in parts))
 
     def _simulate(self, parts: _Kinds) -> ProgramTimeline | None:

@@ -55,7 +55,7 @@ def check_kinds(stages: object, schedule: object, timeout: object, mappings: Map
 
 def check_trains(schedule: Schedule) -> None:
     """Raises PipelineError for a schedule without backwards."""
-    if not any(part.kind in BACKWARDS for rank in schedule.ranks for a in rank for part in (a.parts or (a,))):
+    if not any(part.kind in BACKWARDS for rank in schedule.ranks for a in rank for part in a.singles):
         raise PipelineError(
             "the schedule has no backward, so that step would compute no gradient: call eval, or take a schedule that "
             "trains"

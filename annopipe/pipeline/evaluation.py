@@ -24,12 +24,7 @@ def forwards_of(schedule: Schedule) -> Schedule:
     ['0F0', '1F0']
     """
     ranks = [
-        [
-            dataclasses.replace(part, nano_batches=1)
-            for action in program
-            for part in (action.parts or (action,))
-            if part.kind == "F"
-        ]
+        [dataclasses.replace(part, nano_batches=1) for action in program for part in action.singles if part.kind == "F"]
         for program in schedule.ranks
     ]
     return Schedule.of(schedule.placement, schedule.microbatches, ranks).lowered()

@@ -53,7 +53,7 @@ class Interpreter:
         kind, stage, microbatch = action.kind, action.stage, action.microbatch
         combined = self._combined.get(parts_of(action))  # none of backwards that nothing is differentiated in
         if combined is not None or action.parts or action.nano_batches > 1:
-            return partial(self._combine, action.parts or (action,), combined)
+            return partial(self._combine, action.singles, combined)
         if kind in PARAMETERS:
             return partial(self._keep_parameters, kind, stage)
         if microbatch is None or kind not in _BUILT_IN:

@@ -38,7 +38,7 @@ def counts_of(schedule: Schedule) -> dict[tuple[int, int], int]:
     found = {}
     for program in schedule.ranks:
         for action in program:
-            for part in action.parts or (action,):
+            for part in action.singles:
                 if part.nano_batches > 1 and part.microbatch is not None:
                     found[part.stage, part.microbatch] = part.nano_batches
     return found

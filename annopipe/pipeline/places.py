@@ -74,7 +74,7 @@ def _in_words(action: Action) -> str:
     >>> _in_words(Action("SEND_F", 0, 3))
     '0SEND_F3 (stage 0, microbatch 3)'
     """
-    parts = action.parts or (action,)
+    parts = action.singles
     of = [
         f"stage {part.stage}"
         + ("" if part.microbatch is None else f", microbatch {part.microbatch}")

@@ -340,7 +340,7 @@ def _check_heard(settings: Settings, heard: Sequence[_StageFacts]) -> None:
         )
     check_names(settings.batch_dims, [facts.takes for facts in heard])
     actions = [action for rank in settings.schedule.ranks for action in rank]
-    kinds = {part.kind for action in actions for part in (action.parts or (action,))}
+    kinds = {part.kind for action in actions for part in action.singles}
     if kinds.intersection(BACKWARDS) and not any(facts.has_loss for facts in heard):
         raise AgreedError(
             "the schedule has backwards and there is no loss: give Pipeline a loss_fn, or call ap.auxiliary_loss in a "

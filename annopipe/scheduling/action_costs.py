@@ -143,7 +143,7 @@ class ActionCosts:
             return _number(cast("float | Sequence[float]", self.exposed[name]), f"exposed {name}", first.stage)
         if not name or (action == whole(action) and name not in self.lanes):
             return self._exposed_of_whole(action)
-        singles = [whole(part) for part in action.parts or (action,)]
+        singles = [whole(part) for part in action.singles]
         if name not in self.lanes and len(singles) > 1:
             return min(self.exposed_of(whole(action)), self.duration(action))
         saved = sum(map(self.duration, singles)) - self.duration(action)
@@ -186,7 +186,7 @@ class ActionCosts:
             return _checked(of_pair(pair[0].stage, pair[1].stage), f"exposed FB of {action}")
         if of_pair is not None:
             return _number(of_pair, "exposed FB", pair[0].stage)
-        alone = sum(self._exposed_alone(part.kind, part.stage) for part in action.parts or (action,))
+        alone = sum(self._exposed_alone(part.kind, part.stage) for part in action.singles)
         # What runs together may hide what would be exposed alone, and never exposes more than it takes.
         return min(alone, self.duration(action)) if action.parts else alone
 

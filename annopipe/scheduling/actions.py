@@ -90,6 +90,24 @@ class Action:
         """Whether it is F, B, I, W or a combination of them."""
         return self.kind in COMPUTE or bool(self.parts)
 
+    @property
+    def singles(self) -> "tuple[Action, ...]":
+        """What runs in it: the parts of a combination, else the action itself.
+
+        >>> [str(single) for single in Action.parse("(0F1;1B0)OVERLAP_F_B").singles], str(Action("F", 2, 0).singles[0])
+        (['0F1', '1B0'], '2F0')
+        """
+        return self.parts or (self,)
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of what runs in it.
+
+        >>> sorted(Action.parse("(0F1;1B0)OVERLAP_F_B").kinds)
+        ['B', 'F']
+        """
+        return frozenset(single.kind for single in self.singles)
+
     @classmethod
     def parse(cls, text: str) -> "Action":
         """Read one action; the whole text must be one.

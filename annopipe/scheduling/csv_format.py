@@ -143,7 +143,7 @@ def _singles(grid: Grid) -> Iterator[tuple[int, int, Action, Action]]:
     """Row from 0, column, action, and the action itself or each part of a combination."""
     for row, actions in enumerate(grid):
         for column, action in actions:
-            for single in action.parts or (action,):
+            for single in action.singles:
                 yield row, column, action, single
 
 

@@ -80,9 +80,7 @@ def check_lanes(name: str, where: str) -> None:
 
 
 def _sorted(action: Action) -> list[tuple[str, int]]:
-    return sorted(
-        ((part.kind, part.nano_batches) for part in action.parts or (action,)), key=lambda part: _order(*part)
-    )
+    return sorted(((part.kind, part.nano_batches) for part in action.singles), key=lambda part: _order(*part))
 
 
 def _order(kind: str, count: int) -> tuple[int, int]:

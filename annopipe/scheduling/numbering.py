@@ -139,7 +139,7 @@ class Numberer:
 
 def refuse_out_of_range(action: Action, stages: int, microbatches: int) -> None:
     """Raise ScheduleError when an action, or a part of it, names a stage or a microbatch that is not there."""
-    for single in action.parts or (action,):
+    for single in action.singles:
         if single.stage >= stages:
             raise ScheduleError(f"{action}: there is no stage {single.stage}; stages are 0 to {stages - 1}")
         if single.microbatch is not None and single.microbatch >= microbatches:

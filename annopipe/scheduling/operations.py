@@ -140,7 +140,7 @@ def _with_operations(
     # that they precede.
     once: dict[tuple[int, int], tuple[int, int]] = {}
     for step, whole in enumerate(map(numbering.action, program)):
-        for action in whole.parts or (whole,):
+        for action in whole.singles:
             for index, operation in enumerate(operations):
                 if action.kind not in operation.anchors or not operation.applies_to(action.stage):
                     continue

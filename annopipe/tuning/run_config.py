@@ -21,7 +21,7 @@ from annopipe.errors import PipelineError
 from annopipe.scheduling.placement import Placement
 from annopipe.scheduling.schedule_class import Schedule
 from annopipe.simulation.files import place_for
-from annopipe.tuning.toml_files import read_toml, refuse_unknown
+from annopipe.toml_files import read_toml, refuse_unknown
 
 __all__ = ["RunConfig"]
 

@@ -111,9 +111,8 @@ class Search:
         nearest = min(self.found.values(), key=lambda score: score.memory)
         return f"; the nearest: {nearest.why}; allow more memory, or take more ranks or smaller microbatches"
 
-    def _try(self, trials: Sequence[Trial], until: float = 1.0) -> bool:
-        """Score what is new of these, as far as the effort goes; whether the best got better."""
-        before = self._best
+    def _try(self, trials: Sequence[Trial], until: float = 1.0) -> None:
+        """Score what is new of these, as far as the effort goes."""
         fresh = [trial for trial in dict.fromkeys(trials) if trial not in self.found]
         for start in range(0, len(fresh), _BATCH):
             if self._spent >= until * self._effort and self._part not in _WHOLE:
@@ -126,7 +125,6 @@ class Search:
             if self._report is not None:
                 share = min(1.0, self._spent / self._effort)
                 self._report(Progress(self._part, share, self._best, len(self.found)))
-        return self._best < before
 
     def _try_layouts(self) -> list[Trial]:
         """The best trial of each layout, the best layout first."""

@@ -37,7 +37,7 @@ def action_costs(work: Workload, layout: Layout) -> ActionCosts:
     def seconds_of(action: Action) -> float:
         lanes = tuple(
             Lane(part.kind, stages[part.stage], 1.0 / part.nano_batches)
-            for part in action.parts or (action,)
+            for part in action.singles
             for _ in range(part.nano_batches)
         )
         first = action.parts[0] if action.parts else action

@@ -1,6 +1,6 @@
 """One thing that a search tries: a layout with rules (or a library schedule), generated and simulated."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from annopipe.errors import ScheduleError
@@ -69,16 +69,22 @@ class Trial:
     layout: Layout
     rules: Rules = field(default_factory=Rules)
 
-    def varied(self, **rules: Any) -> "Trial":
-        """The same layout under other rules."""
-        return replace(self, rules=replace(self.rules, **rules))
-
     def costs(self, work: Workload) -> ActionCosts:
         """Of the layout's actions."""
         return action_costs(work, self.layout)
 
-    def spec(self, work: Workload) -> ScheduleSpec:
-        """The specification of its schedule."""
+    def simulated(self, work: Workload) -> tuple[Schedule, ScheduleTimeline]:
+        """The schedule, and when everything in it runs.
+
+        Raises ScheduleError when its limits leave no way to finish.
+        """
+        costs = self.costs(work)
+        schedule = self._spec(work, costs).build()
+        if self.rules.nano_batches > 1:
+            schedule = with_nano_batches(schedule, costs, self.rules.nano_batches)
+        return schedule, schedule.simulated(costs)
+
+    def _spec(self, work: Workload, costs: ActionCosts) -> ScheduleSpec:
         rules = self.rules
         if rules.library:
             return schedule_spec(rules.library, work.ranks, work.microbatches, **dict(rules.options))
@@ -89,27 +95,17 @@ class Trial:
             split_backward=rules.split_backward,
             traversal=rules.traversal,
             in_flight=rules.in_flight,
-            memory=self._activation_limit(work),
+            memory=self._activation_limit(work, costs),
             pair=rules.pair,
-            costs=self.costs(work),
+            costs=costs,
             name=self.layout.placement.name,
         )
 
-    def simulated(self, work: Workload) -> tuple[Schedule, ScheduleTimeline]:
-        """The schedule, and when everything in it runs.
-
-        Raises ScheduleError when its limits leave no way to finish.
-        """
-        schedule, costs = self.spec(work).build(), self.costs(work)
-        if self.rules.nano_batches > 1:
-            schedule = with_nano_batches(schedule, costs, self.rules.nano_batches)
-        return schedule, schedule.simulated(costs)
-
-    def _activation_limit(self, work: Workload) -> tuple[float, ...] | None:
+    def _activation_limit(self, work: Workload, costs: ActionCosts) -> tuple[float, ...] | None:
         """What is left of each rank's memory for activations."""
         if work.memory is None:
             return None
-        costs, placement = self.costs(work), self.layout.placement
+        placement = self.layout.placement
         limits = []
         for stages in placement.stages_on:
             weights = {placement.weights_of[stage]: stage for stage in stages}

@@ -13,8 +13,8 @@ from os import PathLike
 from typing import Any
 
 from annopipe.errors import CostError
+from annopipe.toml_files import read_toml, refuse_unknown
 from annopipe.tuning.layers import Layer, Recompute
-from annopipe.tuning.toml_files import read_toml, refuse_unknown
 
 __all__ = ["read_workloads"]
 

@@ -21,7 +21,7 @@ def marked(schedule: ap.Schedule) -> ap.Schedule:
     """
     rows = []
     for rank, actions in enumerate(schedule.ranks):
-        steady = steady_state([{part.kind for part in action.parts or (action,)} for action in actions])
+        steady = steady_state([action.kinds for action in actions])
         first, second = (ap.Action(mark, schedule.placement.stages_on[rank][0]) for mark in MARKS)
         rows.append([*actions[: steady.start], first, *actions[steady.start : steady.stop], second])
         rows[-1] += actions[steady.stop :]

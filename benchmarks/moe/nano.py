@@ -43,11 +43,11 @@ def least_exposed_s(
     least: dict[tuple[int, str, int], float] = {}
     total = 0.0
     for rank_actions in schedule.ranks:
-        steady = steady_state([{part.kind for part in action.parts or (action,)} for action in rank_actions])
+        steady = steady_state([action.kinds for action in rank_actions])
         for step, action in enumerate(rank_actions):
             if step in steady:
                 continue
-            for single in action.parts or (action,):
+            for single in action.singles:
                 key = id(graphs[single.stage]), single.kind, single.stage if isinstance(costs, Mapping) else 0
                 if key not in least:
                     graph = graphs[single.stage].of_kind(single.kind)

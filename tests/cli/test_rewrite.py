@@ -7,9 +7,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 
-from annopipe.cli.rewrite import _ROLES
+from annopipe.cli.rewrite import command
 from rewriters import RULES
 from rewriters.anchors import ROLES
 from tests.cli.running import Result
@@ -230,7 +231,9 @@ def test_rules_are_listed_and_explained(rewrite: Run) -> None:
 
 
 def test_the_roles_of_the_command_are_those_of_the_rules() -> None:
-    assert set(_ROLES) == set(ROLES)
+    (role,) = (parameter for parameter in command.params if parameter.name == "role")
+    assert isinstance(role.type, click.Choice)
+    assert set(role.type.choices) == set(ROLES)
 
 
 def test_many_files_go_over_several_processes(rewrite: Run, tmp_path: Path) -> None:

@@ -79,5 +79,5 @@ class LongestPaths:
 
 
 def keys(action: Action) -> list[Key]:
-    singles = action.parts or (action,)
+    singles = action.singles
     return [(one.kind, one.stage, one.microbatch) for one in singles if one.microbatch is not None and one.is_compute]

@@ -106,7 +106,7 @@ def with_messages(schedule: Schedule) -> Schedule:
     placement = schedule.placement
 
     def singles(action: Action, kinds: str) -> list[Action]:
-        return [part for part in action.parts or (action,) if part.kind in kinds]
+        return [part for part in action.singles if part.kind in kinds]
 
     def others(stage: int, near: tuple[tuple[int, ...], ...]) -> bool:
         return any(placement.rank_of[other] != placement.rank_of[stage] for other in near[stage])
@@ -119,7 +119,7 @@ def with_messages(schedule: Schedule) -> Schedule:
             front += [("RECV_B", a, placement.successors) for a in singles(action, "BI")]
             back = [("SEND_F", a, placement.successors) for a in singles(action, "F")]
             back += [("SEND_B", a, placement.predecessors) for a in singles(action, "BI")]
-            order = [*(action.parts or (action,))]
+            order = [*action.singles]
             back = [message for part in order for message in back if message[1] == part]
             program += [Action(kind, a.stage, a.microbatch) for kind, a, near in front if others(a.stage, near)]
             program.append(action)

@@ -105,7 +105,7 @@ def test_torch_reads_communication_that_we_write(name, shape, defer_receives, tm
 
 
 def torch_knows(action):
-    plain = all(single.nano_batches == 1 for single in action.parts or (action,))
+    plain = all(single.nano_batches == 1 for single in action.singles)
     return plain and action.kind in BUILTIN_KINDS and action.kind != "OVERLAP"
 
 

@@ -1,7 +1,6 @@
 """Costs of actions on a command line: a short text, or a file with the arguments of ``ap.costs.table``."""
 
 import json
-import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import annopipe as ap
+from annopipe.toml_files import parse_toml
 
 if TYPE_CHECKING:
     from annopipe.scheduling.action_costs import ActionCosts
@@ -68,26 +68,18 @@ def _is_path(text: str) -> bool:
 def _arguments(text: str) -> dict[str, Any]:
     if _is_path(text):
         content = Path(text).read_text(encoding="utf-8")
-        found = json.loads(content) if text.lower().endswith(".json") else _toml(content)
+        found = json.loads(content) if text.lower().endswith(".json") else parse_toml(content)
         if not isinstance(found, dict):
             raise ValueError("write one object, with the arguments of ap.costs.table as names")
         return found
     try:
-        found = _toml(f"costs = {{{text}}}")
+        found = parse_toml(f"costs = {{{text}}}")
     except ValueError:
         found = {}
     # A line break could end the table and begin something else, and a comment hide the rest.
     if not found.get("costs") or set(text) & {"\n", "#"}:
         raise ValueError(f"{text!r}: {_SYNTAX}")
     return dict(found["costs"])
-
-
-def _toml(text: str) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    return tomllib.loads(text)
 
 
 def _costs(arguments: dict[str, Any]) -> "ActionCosts":

@@ -75,7 +75,7 @@ def _shortened(decision: "Decision") -> "Decision":
     from annopipe.scheduling.actions import Action
 
     action = Action.parse(decision.chosen)
-    chosen = [str(part) for part in action.parts or (action,)]
+    chosen = [str(part) for part in action.singles]
     counts: Counter[int] = Counter()
     kept = []
     for candidate in decision.candidates:

@@ -78,7 +78,7 @@ def _of_peer(
                 first_unasked += 1
         elif action.kind.startswith("SEND"):
             found |= {message: taken for message in messages if placement.rank_of[message.target] == rank}
-        for part in action.parts or (action,):
+        for part in action.singles:
             for message in _used_by(part, placement):
                 number = numbers.get(message, -1)
                 if number < first_unasked:

@@ -29,7 +29,7 @@ def parts_of(action: Action) -> Parts:
     """
     return tuple(
         (part.kind, part.stage, part.nano_batches) if part.nano_batches > 1 else (part.kind, part.stage)
-        for part in action.parts or (action,)
+        for part in action.singles
     )
 
 
@@ -91,7 +91,7 @@ def combinations(
 def _lanes(action: Action, stages: Mapping[int, LocalStage], *, scaled: bool) -> list[Part]:
     """The graphs of an action; of a backward there may be none."""
     found = []
-    for part in action.parts or (action,):
+    for part in action.singles:
         lanes = stages[part.stage].lanes(part.microbatch or 0)
         for kept, fraction in zip(lanes.kept, lanes.fractions, strict=True):
             if (graph := kept.graphs.of_kind(part.kind)) is not None:

@@ -16,7 +16,7 @@ def nano_batches_agree(facts: Facts) -> None:
     lanes = {
         (part.kind, part.stage, part.microbatch): part.nano_batches
         for action in numbering.extras
-        for part in (action.parts or (action,))
+        for part in action.singles
         if part.nano_batches > 1
     }
     for stage, microbatch in dict.fromkeys((stage, microbatch) for _, stage, microbatch in lanes):

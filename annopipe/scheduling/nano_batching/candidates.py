@@ -77,7 +77,7 @@ class _Rank:
         self, rank: int, actions: Sequence[Action], phases: Sequence[str], stages: Collection[int] | None
     ) -> None:
         self.rank, self.actions, self._stages = rank, actions, stages
-        steady = steady_state([{part.kind for part in action.parts or (action,)} for action in actions])
+        steady = steady_state([action.kinds for action in actions])
         self.phases = [phases[(step >= steady.start) + (step >= steady.stop)] for step in range(len(actions))]
 
     def may_change(self, action: Action, kinds: Collection[str] = _WAITED_FOR) -> bool:
@@ -86,7 +86,7 @@ class _Rank:
 
     def nano_groups(self) -> list[Group]:
         """Microbatches as nano-batches; those that are already stay as they are."""
-        singles = [part for action in self.actions for part in action.parts or (action,)]
+        singles = [part for action in self.actions for part in action.singles]
         split = {(part.stage, part.microbatch) for part in singles if part.nano_batches > 1}
         first: dict[tuple[int, int], int] = {}
         for step, action in enumerate(self.actions):

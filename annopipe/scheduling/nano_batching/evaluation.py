@@ -155,7 +155,7 @@ class _Table:
                 self._note(number, numbered.numbering.action(number))
 
     def _note(self, number: int, action: Action) -> None:
-        singles = action.parts or (action,)
+        singles = action.singles
         if all(single.kind in COMPUTE for single in singles):
             places = tuple((single.stage, single.microbatch or 0) for single in singles)
             affected = _Affected(number, action, places)

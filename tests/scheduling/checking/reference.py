@@ -33,7 +33,7 @@ class Reference:
             self.where.rank_of[part.stage] != rank
             for rank, row in enumerate(self.rows)
             for action in row
-            for part in action.parts or (action,)
+            for part in action.singles
         )
 
     def bad_copies(self):
@@ -181,4 +181,4 @@ def kind_of_user(kind):
 
 
 def singles(action: Action):
-    return [(part.kind, part.stage, part.microbatch) for part in action.parts or (action,)]
+    return [(part.kind, part.stage, part.microbatch) for part in action.singles]

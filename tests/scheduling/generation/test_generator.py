@@ -43,7 +43,7 @@ def test_limits_are_kept(spec):
     for rank, actions in enumerate(schedule.ranks):
         of_stage = dict.fromkeys(spec.placement.stages_on[rank], 0)
         for action in actions:
-            for part in action.parts or (action,):
+            for part in action.singles:
                 of_stage[part.stage] += {"F": 1, "B": -1, "I": -1}.get(part.kind, 0)
             assert sum(of_stage.values()) <= (rules.in_flight[rank] or sum(of_stage.values()))
             for stage, count in of_stage.items():

@@ -32,7 +32,7 @@ def record(schedule: ap.Schedule) -> NanoBatching:
 
 
 def singles(schedule: ap.Schedule) -> list[Action]:
-    return [part for row in schedule.ranks for action in row for part in action.parts or (action,)]
+    return [part for row in schedule.ranks for action in row for part in action.singles]
 
 
 def plain(actions: Sequence[Action]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Reading TOML: what goes wrong is an error of the caller's kind that names the file."""
+"""Reading TOML, on every Python; what goes wrong in a file is an error of the caller's kind that names it."""
 
 import sys
 from collections.abc import Collection, Mapping
@@ -13,7 +13,18 @@ else:
 
 from annopipe.errors import AnnopipeError
 
-__all__ = ["read_toml", "refuse_unknown"]
+__all__ = ["parse_toml", "read_toml", "refuse_unknown"]
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """What a text holds.
+
+    Raises ValueError for a text that is not TOML.
+
+    >>> parse_toml("ranks = 2")
+    {'ranks': 2}
+    """
+    return tomllib.loads(text)
 
 
 def read_toml(path: str | PathLike[str], kind: type[AnnopipeError]) -> dict[str, Any]:
@@ -22,7 +33,7 @@ def read_toml(path: str | PathLike[str], kind: type[AnnopipeError]) -> dict[str,
     Raises an error of the kind for a file that cannot be read or is not TOML.
     """
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return parse_toml(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise kind(f"{path}: {error.strerror}") from error
     except ValueError as error:
