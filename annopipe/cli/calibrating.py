@@ -55,7 +55,9 @@ def measured(options: Options, report: Callable[[str], None]) -> Outcome:
     import torch.distributed as dist
 
     import annopipe as ap
+    from annopipe.cli.loading import load_model
 
+    model = load_model(options.model, options.inputs) if options.model else None
     if options.device == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     dist.init_process_group("nccl" if options.device == "cuda" else "gloo")
@@ -63,7 +65,7 @@ def measured(options: Options, report: Callable[[str], None]) -> Outcome:
         found = ap.costs.calibrate(
             device=options.device, ranks_per_node=options.ranks_per_node, name=options.name, report=report
         )
-        layers = _layers(options, report) if options.model else []
+        layers = _layers(model, options.at, report) if model else []
         work = _workload(options, found, layers) if layers else None
         dist.barrier()
     finally:
@@ -73,14 +75,13 @@ def measured(options: Options, report: Callable[[str], None]) -> Outcome:
     return Outcome(text, found.to_toml(), work.to_toml() if work else "", plain)
 
 
-def _layers(options: Options, report: Callable[[str], None]) -> "list[LayerTimes]":
+def _layers(loaded: Any, at: tuple[str, ...], report: Callable[[str], None]) -> "list[LayerTimes]":
     import torch.distributed as dist
 
     import annopipe as ap
-    from annopipe.cli.loading import load_model
 
-    model, args, kwargs = load_model(options.model, options.inputs)
-    parts = ap.split(model, at=list(options.at)) if options.at else [model]
+    model, args, kwargs = loaded
+    parts = ap.split(model, at=list(at)) if at else [model]
     return ap.costs.measure_layers(parts, *args, kwargs=kwargs, group=dist.group.WORLD, report=report)
 
 
@@ -92,7 +93,14 @@ def _workload(options: Options, found: "Calibration", layers: "list[LayerTimes]"
     handed_on = max((each.output for each in layers[:-1]), default=0)
     return ap.Workload(
         tuple(
-            ap.Layer(*map(_short, (each.F, each.I, each.W)), each.activation, _short(each.comm), each.parameters)
+            ap.Layer(
+                F=_short(each.F),
+                I=_short(each.I),
+                W=_short(each.W),
+                activation=each.activation,
+                comm=_short(each.comm),
+                parameters=each.parameters,
+            )
             for each in layers
         ),
         ranks=options.pipeline_ranks,

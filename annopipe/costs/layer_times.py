@@ -34,7 +34,7 @@ class LayerTimes:
     F, I, W: computation of its forward, backward-input and backward-weight, with what starting transfers takes.
     comm: transfers inside its forward, and inside its backward: the mean of both.
     activation: what its forward leaves for its backward.  parameters: with their gradients.
-    output: what it hands to the next layer.
+    output: what it hands to the next layer, or returns; with the loss, if it has one.
     """
 
     F: float
@@ -104,7 +104,9 @@ def _times(
     graphs: StageGraphs, values: dict[str, Any], group: dist.ProcessGroup | None, repeat: int
 ) -> tuple[LayerTimes, dict[str, Any]]:
     """The layer's numbers, and its values with those of its outputs."""
-    outputs = {port.source: port.name for port in graphs.forward.outputs if port.role in ("output", "loss")}
+    outputs = {
+        port.source or port.name: port.name for port in graphs.forward.outputs if port.role in ("output", "loss")
+    }
     parts: dict[str, tuple[float, float]] = {}
     for kind in ("F", "I", "W"):
         graph = graphs.of_kind(kind)
