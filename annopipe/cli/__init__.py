@@ -12,6 +12,7 @@ __all__ = ["main"]
 
 _COMMANDS = {
     "bench": ("annopipe.cli.bench", "Measure on this machine."),
+    "calibrate": ("annopipe.cli.calibrate", "Measure this machine, its links and a model's layers."),
     "doctor": ("annopipe.cli.doctor", "Say what this machine can run."),
     "inspect": ("annopipe.cli.inspect", "Trace a model and print its region table."),
     "report": ("annopipe.cli.report", "Show what a benchmark has written, or compare two runs."),
