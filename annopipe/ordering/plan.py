@@ -8,9 +8,11 @@ from annopipe.costs import roofline
 from annopipe.costs.node_costs import NodeCosts, as_costs
 from annopipe.errors import CostError
 from annopipe.graphs.stage_graph import StageGraph
+from annopipe.graphs.streams import StreamPlan
 from annopipe.ordering.agreement import check_same_sequence
 from annopipe.ordering.bounds import LowerBound, lower_bound
 from annopipe.ordering.problem import OverlapProblem
+from annopipe.ordering.streams import issued_on_streams, streams_of
 from annopipe.simulation import Network, ProgramTimeline, Task, run
 
 __all__ = ["OverlapPlan", "with_costs"]
@@ -59,6 +61,16 @@ class OverlapPlan:
         self._need_costs()
         return lower_bound(self.problem)
 
+    @functools.cached_property
+    def streams(self) -> StreamPlan | None:
+        """Which CUDA stream each node runs on, and what it waits for; None where all run on the calling stream."""
+        return streams_of(self.problem, self.indices, self.graph)
+
+    @functools.cached_property
+    def executable(self) -> StageGraph:
+        """The graph as it runs on its device: on CUDA with the calls for its streams."""
+        return issued_on_streams(self.graph, self.streams)
+
     @property
     def network(self) -> Network:
         """How transfers share the network, as the plan's costs say."""
@@ -93,7 +105,7 @@ class OverlapPlan:
             OrderError: at the first run, when ranks disagree about the order of collectives.
         """
         self.check_ranks()
-        return self.graph(values)
+        return self.executable(values)
 
     def __repr__(self) -> str:
         why = f"; {self.reason}" if self.reason else ""

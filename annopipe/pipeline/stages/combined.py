@@ -53,7 +53,7 @@ class Combined:
     ) -> None:
         self.plan = combine(parts, policy, costs, group)
         self.plan.check_ranks()
-        self._call = GraphCall(self.plan.graph, lanes_of([part.kind for part in parts]))
+        self._call = GraphCall(self.plan.executable, lanes_of([part.kind for part in parts]))
 
     def __call__(self, values: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """The results of each lane, in the order of the lanes. The dictionaries of values are empty afterwards."""
