@@ -11,10 +11,8 @@ and mutations of inputs, which stretches do not have, and cost 10 us a call.
 
 import contextlib
 import functools
-import importlib
 import json
 import logging
-import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -33,6 +31,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._sympy import functions
 
 from annopipe.compiling.forms import Compiled, NotCompiled
+from annopipe.compiling.rebuilding import graph_of
 from annopipe.errors import GraphError
 
 __all__ = [
@@ -40,7 +39,6 @@ __all__ = [
     "compile_form",
     "compiler_folder",
     "compiler_version",
-    "interpreted",
 ]
 
 # Rounding after every operation in bf16 and fp16, as eager does it: results do not depend on what is fused.
@@ -89,7 +87,7 @@ def compile_form(form: str, _version: str) -> Compiled:
     described = json.loads(form)
     with _quiet(), torch.no_grad(), functorch_config.patch(enable_autograd_cache=False):
         try:
-            module, values = _rebuilt(described)
+            module, values = _rebuilt(form)
             options = {"inner_compile": record, "config_patches": _SETTINGS}
             standalone_compile(module, values, dynamic_shapes="from_graph", options=options)
         except Exception as error:  # whatever Inductor raises: the stretch runs eagerly, and the report has the text
@@ -101,16 +99,9 @@ def compile_form(form: str, _version: str) -> Compiled:
     return compiled
 
 
-def interpreted(form: str, values: list[Any]) -> list[Any]:
-    """What a form computes, operation by operation, in eager PyTorch: the reference of ``compile_form``."""
-    described = json.loads(form)
-    graph = _graph(described)
-    result: list[Any] = list(fx.GraphModule({}, graph)(*values))
-    return result
-
-
-def _rebuilt(described: Any) -> tuple[fx.GraphModule, list[Any]]:
+def _rebuilt(form: str) -> tuple[fx.GraphModule, list[Any]]:
     """A form as a graph with fake values."""
+    described = json.loads(form)
     shapes = ShapeEnv()
     mode = FakeTensorMode(shape_env=shapes)
     with shapes.ignore_fresh_unbacked_symbols():
@@ -130,7 +121,7 @@ def _rebuilt(described: Any) -> tuple[fx.GraphModule, list[Any]]:
 
     with mode:
         values = [_value(given, extent) for given in described["inputs"]]
-    graph = _graph(described)
+    graph = graph_of(form)
     module = fx.GraphModule({}, graph)
     with mode, torch.no_grad():
         _Recording(module).run(*values)
@@ -151,41 +142,6 @@ class _Recording(fx.Interpreter):
         result = super().run_node(n)
         n.meta["val"] = n.meta["example_value"] = result
         return result
-
-
-def _graph(described: Any) -> fx.Graph:
-    graph = fx.Graph()
-    inputs = [graph.placeholder(f"in{number}") for number in range(len(described["inputs"]))]
-    made: list[fx.Node] = []
-
-    def decoded(value: Any) -> Any:
-        if isinstance(value, list):
-            return [decoded(each) for each in value]
-        if not isinstance(value, dict):
-            return value
-        ((kind, what),) = value.items()
-        if kind == "in":
-            return inputs[what]
-        if kind == "%":
-            return made[what]
-        if kind == "float":
-            return float(what)
-        return torch.device(what) if kind == "device" else getattr(torch, what)
-
-    for name, args, kwargs in described["steps"]:
-        arguments = tuple(decoded(each) for each in args)
-        made.append(graph.call_function(_target(name), arguments, {k: decoded(v) for k, v in kwargs.items()}))
-    graph.output(tuple(made[number] for number in described["outputs"]))
-    return graph
-
-
-def _target(name: str) -> Callable[..., Any]:
-    module, _, function = name.partition(":")
-    if not function.startswith(":"):
-        return operator.getitem if function == "getitem" else getattr(importlib.import_module(module), function)
-    packet, _, overload = function.removeprefix(":").partition(".")
-    found: Callable[..., Any] = getattr(getattr(getattr(torch.ops, module), packet), overload)
-    return found
 
 
 @contextlib.contextmanager

@@ -96,7 +96,7 @@ def cut(graph: StageGraph, program: Sequence[str] | None = None) -> Cut:
             eager[node] = why
     needs, needed = _around(nodes, before, fixed)
     left = [node for node in nodes if node not in fixed and node not in transparent and node not in eager]
-    groups = _sunk(graph, _groups(nodes, left, transparent, eager, needs, needed), transparent)
+    groups = _sunk(graph, _groups(nodes, left, transparent, eager, needs, needed), transparent, _held(nodes, before))
     position = {node: index for index, node in enumerate(nodes)}
     ordered = (sorted(group, key=position.__getitem__) for group in groups if group)
     stretches = tuple(Stretch(tuple(group), *_place(group[0]), _union(needs[n] for n in group)) for group in ordered)
@@ -178,7 +178,19 @@ def _groups(
     return list(found.values())
 
 
-def _sunk(graph: StageGraph, groups: list[list[fx.Node]], transparent: frozenset[fx.Node]) -> list[list[fx.Node]]:
+def _held(nodes: Sequence[fx.Node], before: Sequence[Sequence[int]]) -> set[fx.Node]:
+    """Those that must come before another node that does not use them, such as a read before a write."""
+    return {
+        nodes[source]
+        for node, earlier in zip(nodes, before, strict=True)
+        for source in earlier
+        if nodes[source] not in node.all_input_nodes
+    }
+
+
+def _sunk(
+    graph: StageGraph, groups: list[list[fx.Node]], transparent: frozenset[fx.Node], held: set[fx.Node]
+) -> list[list[fx.Node]]:
     """The groups, where a node that only one other group of its region and phase uses has moved to that group.
 
     It is computed later then, and what it takes is there: nothing else has needed it before.
@@ -188,7 +200,7 @@ def _sunk(graph: StageGraph, groups: list[list[fx.Node]], transparent: frozenset
     sunk = [list[fx.Node]() for _ in groups]
     for node in reversed(list(graph.graph.nodes)):
         own = group_of.get(node)
-        if own is None:
+        if own is None or node in held:
             continue
         users = _users(node, transparent)
         found = {group_of.get(user, -1) for user in users}
