@@ -15,7 +15,7 @@ from annopipe.compiling.worth import not_worth
 from annopipe.errors import GraphError
 from annopipe.graphs.stage_graph import StageGraph
 
-__all__ = ["CompiledGraph", "compile_graph", "compile_graphs"]
+__all__ = ["CompiledGraph", "check_one_stream", "compile_graph", "compile_graphs"]
 
 
 class CompiledGraph(StageGraph):
@@ -55,6 +55,15 @@ def compile_graph(
     if not isinstance(graph, StageGraph):
         raise GraphError(f"compile_graph takes a stage graph, got {type(graph).__name__}: pass graphs.forward")
     return compile_graphs([(graph, program)], helpers=helpers)[0]
+
+
+def check_one_stream(is_one: object) -> None:
+    """Raises GraphError for a graph that would run on several CUDA streams."""
+    if not is_one:
+        raise GraphError(
+            "a compiled graph runs on one CUDA stream, and regions or the plan put nodes on others: leave out stream= "
+            "of ap.region and streams= of ap.overlap, or do not compile"
+        )
 
 
 def compile_graphs(

@@ -4,15 +4,17 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from annopipe.compiling.graphs import CompiledGraph, compile_graph
+from annopipe.compiling.graphs import CompiledGraph, check_one_stream, compile_graph
 from annopipe.compiling.report import CompileReport
 from annopipe.costs import roofline
 from annopipe.costs.node_costs import NodeCosts, as_costs
 from annopipe.errors import CostError
 from annopipe.graphs.stage_graph import StageGraph
+from annopipe.graphs.streams import StreamPlan
 from annopipe.ordering.agreement import check_same_sequence
 from annopipe.ordering.bounds import LowerBound, lower_bound
 from annopipe.ordering.problem import OverlapProblem
+from annopipe.ordering.streams import issued_on_streams, streams_of
 from annopipe.simulation import Network, ProgramTimeline, Task, run
 
 __all__ = ["OverlapPlan", "with_costs"]
@@ -61,6 +63,16 @@ class OverlapPlan:
         self._need_costs()
         return lower_bound(self.problem)
 
+    @functools.cached_property
+    def streams(self) -> StreamPlan | None:
+        """Which CUDA stream each node runs on, and what it waits for; None where all run on the calling stream."""
+        return streams_of(self.problem, self.indices, self.graph)
+
+    @functools.cached_property
+    def executable(self) -> StageGraph:
+        """The graph as it runs on its device: on CUDA with the calls for its streams; compiled ones have none."""
+        return self.graph if self.compile_report is not None else issued_on_streams(self.graph, self.streams)
+
     @property
     def network(self) -> Network:
         """How transfers share the network, as the plan's costs say."""
@@ -95,7 +107,7 @@ class OverlapPlan:
             OrderError: at the first run, when ranks disagree about the order of collectives.
         """
         self.check_ranks()
-        return self.graph(values)
+        return self.executable(values)
 
     @property
     def program_order(self) -> tuple[str, ...]:
@@ -113,8 +125,9 @@ class OverlapPlan:
         Launches, waits and host reads run in exactly the plan's order.
 
         Raises:
-            GraphError: there is no C++ compiler.
+            GraphError: there is no C++ compiler, or the plan runs on several CUDA streams.
         """
+        check_one_stream(self.executable is self.graph)
         return self.with_compiled(compile_graph(self.graph, self.program_order, helpers=helpers))
 
     def with_compiled(self, graph: CompiledGraph) -> "OverlapPlan":

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from annopipe.compiling.graphs import CompiledGraph, compile_graphs
+from annopipe.compiling.graphs import CompiledGraph, check_one_stream, compile_graphs
 from annopipe.compiling.report import CompileReport
 from annopipe.graphs.stage_graph import StageGraph
+from annopipe.ordering.streams import on_tagged_streams
 from annopipe.pipeline.stages.combined import Combined, Parts, parts_of
 from annopipe.pipeline.stages.stage import LocalStage
 from annopipe.scheduling.actions import COMPUTE, Action
@@ -23,7 +24,7 @@ def compiled_stages(
 
     The graphs that gather parameters and reduce gradients, and a loss between nano-batches, stay as they are.
 
-    Raises GraphError when there is no C++ compiler.
+    Raises GraphError when there is no C++ compiler, and for graphs that run on several CUDA streams.
     """
     jobs: list[_Job] = [(own.plan.graph, own.plan.program_order, own.run_compiled) for own in combined.values()]
     seen: set[tuple[str, int]] = set()
@@ -35,6 +36,8 @@ def compiled_stages(
         kept = stages[action.stage].lanes(action.microbatch or 0).kept[0]
         if (graph := kept.graphs.of_kind(action.kind)) is not None:
             jobs.append((graph, None, partial(kept.run_compiled, action.kind)))
+    check_one_stream(all(own.plan.executable is own.plan.graph for own in combined.values()))
+    check_one_stream(all(on_tagged_streams(graph) is graph for graph, *_ in jobs[len(combined) :]))
     found = compile_graphs([(graph, program) for graph, program, _ in jobs])
     for (_, _, run), graph in zip(jobs, found, strict=True):
         run(graph)

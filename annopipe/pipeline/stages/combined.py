@@ -55,7 +55,7 @@ class Combined:
         self.plan = combine(parts, policy, costs, group)
         self.plan.check_ranks()
         self._lanes = lanes_of([part.kind for part in parts])
-        self._call = GraphCall(self.plan.graph, self._lanes)
+        self._call = GraphCall(self.plan.executable, self._lanes)
 
     def run_compiled(self, graph: CompiledGraph) -> None:
         """Run the plan's graph with compiled stretches from now on."""
