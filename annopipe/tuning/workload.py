@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, overload
 from annopipe.costs.cluster import Cluster
 from annopipe.errors import CostError
 from annopipe.tuning.layers import Layer
-from annopipe.tuning.workload_files import read_workloads
+from annopipe.tuning.workload_files import read_workloads, workload_text
 
 if TYPE_CHECKING:
     from annopipe.tuning.model_workload import ModelWorkload
@@ -185,6 +185,21 @@ class Workload:
         if cluster is None:
             raise CostError(f"ranks={ranks} are given and no cluster: give the ap.Cluster that they are of")
         return made.in_degrees(cluster, ranks, data, expert, microbatch_size, memory)
+
+    def to_toml(self) -> str:
+        """The ``[[workload]]`` table that `from_toml` reads.
+
+        >>> print(Workload((Layer(1.0, 1.0, 0.5),) * 4, ranks=2, microbatches=8, name="small").to_toml())
+        [[workload]]
+        name = "small"
+        layers = [
+          { repeat = 4, F = 1.0, I = 1.0, W = 0.5 },
+        ]
+        ranks = 2
+        microbatches = 8
+        <BLANKLINE>
+        """
+        return workload_text({name: getattr(self, name) for name in ("name", *_FIELDS)})
 
     @cached_property
     def chains(self) -> tuple[tuple[Layer, ...], ...]:

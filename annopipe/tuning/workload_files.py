@@ -7,19 +7,17 @@ microbatches = 8
 layers = [{ repeat = 8, F = 1.0, I = 1.0, W = 1.0, activation = 1.0 }]
 """
 
-import dataclasses
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
 from annopipe.errors import CostError
-from annopipe.toml_files import read_toml, refuse_unknown
-from annopipe.tuning.layers import Layer, Recompute
+from annopipe.toml_files import read_toml, refuse_unknown, toml_value
+from annopipe.tuning.layer_files import layer_from, layer_table
+from annopipe.tuning.layers import Layer
 
-__all__ = ["read_workloads"]
-
-_LAYER = {field.name: field for field in dataclasses.fields(Layer)}
-_RECOMPUTE = [field.name for field in dataclasses.fields(Recompute)]
+__all__ = ["read_workloads", "workload_text"]
 
 
 def read_workloads(path: str | PathLike[str], fields: Collection[str]) -> dict[str, dict[str, Any]]:
@@ -48,6 +46,31 @@ def read_workloads(path: str | PathLike[str], fields: Collection[str]) -> dict[s
     return found
 
 
+def workload_text(fields: Mapping[str, Any]) -> str:
+    """One ``[[workload]]`` table; what is as it would be without being said is left out."""
+    lines = ["[[workload]]"]
+    for name, value in fields.items():
+        if name == "layers":
+            lines += ["layers = [", *(f"  {each}," for each in _written(value)), "]"]
+        elif name == "towers" and value:
+            lines += ["towers = [", *(f"  [{', '.join(_written(tower))}]," for tower in value), "]"]
+        elif name == "batch_wide":
+            if value != bool(fields["towers"]):
+                lines.append(f"{name} = {toml_value(value)}")
+        elif value:
+            lines.append(f"{name} = {toml_value(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _written(layers: Sequence[Layer]) -> list[str]:
+    """Layers as inline tables, equal neighbours as one."""
+    found = []
+    for layer, alike in itertools.groupby(layers):
+        count = len(list(alike))
+        found.append(toml_value({**({"repeat": count} if count > 1 else {}), **layer_table(layer)}))
+    return found
+
+
 def _arguments(table: Mapping[str, Any], where: str) -> dict[str, Any]:
     found = dict(table)
     found["layers"] = _layers(table["layers"], f"{where}, layers")
@@ -63,25 +86,11 @@ def _layers(entries: object, where: str) -> tuple[Layer, ...]:
     found: list[Layer] = []
     for entry in _several(entries, where):
         given = dict(_table(entry, where))
-        refuse_unknown(given, ["repeat", *_LAYER], where, CostError)
         times = given.pop("repeat", 1)
         if type(times) is not int or times < 1:
             raise CostError(f"{where}: repeat={times!r}: give a whole number, 1 or more")
-        missing = [name for name in ("F", "I", "W") if name not in given]
-        if missing:
-            raise CostError(f"{where}: a layer has no {missing[0]}: give its time")
-        if "recompute" in given:
-            given["recompute"] = _recompute(given["recompute"], f"{where}, recompute")
-        found += [Layer(**given)] * times
+        found += [layer_from(given, where)] * times
     return tuple(found)
-
-
-def _recompute(given: object, where: str) -> Recompute:
-    table = _table(given, where)
-    refuse_unknown(table, _RECOMPUTE, where, CostError)
-    if len(table) < len(_RECOMPUTE):
-        raise CostError(f"{where}: give both {' and '.join(_RECOMPUTE)}")
-    return Recompute(**table)
 
 
 def _several(given: object, where: str) -> Sequence[Any]:
