@@ -15,6 +15,7 @@ __all__ = ["LAYER_FIELDS", "layer_from", "layer_table"]
 
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Layer)}
 LAYER_FIELDS = tuple(_DEFAULTS)
+_DIRECTIONS = ("forward", "backward")
 _WIDTH = len(dataclasses.fields(Piece))
 
 
@@ -30,7 +31,7 @@ def layer_table(layer: Layer) -> dict[str, Any]:
         again["backward"] = _lists(layer.recompute.backward)
         found["recompute"] = {name: value for name, value in again.items() if value not in (None, [])}
     if layer.pieces is not None:
-        found["pieces"] = {name: _lists(getattr(layer.pieces, name)) for name in ("forward", "backward")}
+        found["pieces"] = {name: _lists(getattr(layer.pieces, name)) for name in _DIRECTIONS}
     return found
 
 
@@ -78,11 +79,12 @@ def _table(given: object, where: str, fields: Sequence[str], needed: Sequence[st
 
 
 def _pieces(given: object, where: str) -> tuple[Piece, ...]:
-    entries = given if isinstance(given, list) else [None]
-    for entry in entries:
+    found = []
+    for entry in given if isinstance(given, list) else [None]:
         numbers = entry if isinstance(entry, list) and 1 <= len(entry) <= _WIDTH else [None]
         if not all(isinstance(number, (int, float)) and 0.0 <= number < float("inf") for number in numbers):
             raise CostError(
                 f"{where} is {given!r}: give lists of times, not negative: compute, and if need be beside, weight, comm"
             )
-    return tuple(Piece(*entry) for entry in entries)
+        found.append(Piece(*numbers))
+    return tuple(found)
