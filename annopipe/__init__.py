@@ -7,6 +7,8 @@ if TYPE_CHECKING:
     from annopipe import costs
     from annopipe.annotate import comm, nano_batch, nano_batches, region
     from annopipe.auxiliary import auxiliary_loss, auxiliary_losses
+    from annopipe.compiling.graphs import CompiledGraph, compile_graph
+    from annopipe.compiling.report import CompileReport
     from annopipe.costs.cluster import Cluster
     from annopipe.costs.node_costs import NodeCosts
     from annopipe.errors import (
@@ -70,6 +72,9 @@ _EXPORTS = {
     "ActionCosts": "annopipe.scheduling.action_costs",
     "AnnopipeError": "annopipe.errors",
     "CaptureError": "annopipe.errors",
+    "CompileReport": "annopipe.compiling.report",
+    "CompiledGraph": "annopipe.compiling.graphs",
+    "compile_graph": "annopipe.compiling.graphs",
     "CostError": "annopipe.errors",
     "GraphError": "annopipe.errors",
     "OrderError": "annopipe.errors",
@@ -154,6 +159,8 @@ __all__ = [
     "Candidate",
     "CaptureError",
     "Cluster",
+    "CompileReport",
+    "CompiledGraph",
     "CostError",
     "Decision",
     "Degrees",
@@ -194,6 +201,7 @@ __all__ = [
     "bucket",
     "clip_grad_norm_",
     "comm",
+    "compile_graph",
     "costs",
     "extract",
     "forget_operator",
