@@ -63,8 +63,10 @@ class MoeCase:
         unknown = [name for name in self.eager if name not in EAGER]
         if unknown:
             raise CostError(f"the eager runtime has no {unknown[0]!r} here; it has {', '.join(EAGER)}")
-        if not self.rate_bytes_per_s > 0 or not self.ratio > 0 or not self.head > 0:
-            raise CostError("the rate, the ratio of computation to communication and the head's are positive")
+        if not self.rate_bytes_per_s > 0 or not self.ratio > 0:
+            raise CostError("the rate and the ratio of computation to communication are positive")
+        if not self.head > 0:
+            raise CostError(f"head={self.head}: give how many times as long the last block computes, above 0")
         if not self.paced and self.pipeline_ranks > 1:
             raise CostError("real computation is measured with 1 pipeline rank, which holds all stages")
         if self.nano_batches > 1 and (not self.paced or self.rows % self.nano_batches):
