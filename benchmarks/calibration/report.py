@@ -9,6 +9,8 @@ from tabulate import tabulate
 
 __all__ = ["Ranking", "Row", "ranking", "table"]
 
+_ALIKE = 1e-3  # predictions that differ by less say that two schedules are alike
+
 
 @dataclass(frozen=True)
 class Row:
@@ -41,25 +43,29 @@ class Row:
 
 @dataclass(frozen=True)
 class Ranking:
-    """How many pairs of schedules differ by more than their spread, and those that are predicted the other way."""
+    """Pairs of schedules that differ by more than their spread: how many, those predicted the other way, and alike."""
 
     pairs: int
     wrong: tuple[tuple[str, str], ...]
+    alike: tuple[tuple[str, str], ...]
 
 
 def ranking(rows: Sequence[Row]) -> Ranking:
     """Compare every two schedules.
 
     >>> ranking([Row("a", True, 1.0, (1.1, 1.2)), Row("b", True, 1.5, (1.3, 1.4)), Row("c", True, 1.4, (1.5, 1.6))])
-    Ranking(pairs=3, wrong=(('b', 'c'),))
+    Ranking(pairs=3, wrong=(('b', 'c'),), alike=())
     """
-    apart = [(one, other) for one, other in itertools.combinations(rows, 2) if one.differs(other)]
-    wrong = [
-        (one.schedule, other.schedule)
-        for one, other in apart
-        if (one.predicted_s - other.predicted_s) * (one.paced_s - other.paced_s) <= 0.0
-    ]
-    return Ranking(len(apart), tuple(wrong))
+    pairs, wrong, alike = 0, [], []
+    for one, other in itertools.combinations(sorted(rows, key=lambda row: row.paced_s), 2):
+        if not one.differs(other):
+            continue
+        pairs += 1
+        if abs(one.predicted_s - other.predicted_s) <= _ALIKE * one.predicted_s:
+            alike.append((one.schedule, other.schedule))
+        elif one.predicted_s > other.predicted_s:
+            wrong.append((one.schedule, other.schedule))
+    return Ranking(pairs, tuple(wrong), tuple(alike))
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -76,12 +82,14 @@ def table(rows: Sequence[Row]) -> str:
     ]
     found = ranking(rows)
     worst = max(abs(row.ratio - 1.0) for row in rows)
-    wrong = "".join(f"; not {one} and {other}" for one, other in found.wrong)
-    right = found.pairs - len(found.wrong)
+    right = found.pairs - len(found.wrong) - len(found.alike)
+    said = [f"{found.pairs} pairs differ by more than their spread; the prediction ranks {right} of them so"]
+    said += [f"not {one} before {other}" for one, other in found.wrong]
+    said += [f"{one} and {other} are predicted alike" for one, other in found.alike]
     return "\n".join(
         [
             tabulate(cells, ("schedule", "predicted ms", "paced ms", "spread", "ratio"), disable_numparse=True),
             f"furthest from the prediction: {worst:.1%}",
-            f"{found.pairs} pairs differ by more than their spread; the prediction ranks {right} of them so{wrong}",
+            "; ".join(said),
         ]
     )

@@ -10,7 +10,7 @@ from torch import nn
 
 import annopipe as ap
 from annopipe.errors import AnnopipeError
-from benchmarks.alternation import alternated, raise_priority
+from benchmarks.alternation import alternated, raise_priority, raise_to_real_time
 from benchmarks.calibration.plan import Runs
 from benchmarks.launch import end_rank
 from benchmarks.moe.gradients import Fingerprints, differing, fingerprints, gathered
@@ -28,6 +28,7 @@ def main() -> None:
     runs = Runs.from_json(sys.argv[1])
     torch.set_num_threads(1)
     raise_priority(20)
+    raise_to_real_time()
     groups = start_groups(runs.case)
     try:
         steps = {name: _step(name, path, runs, groups) for name, path in runs.configs.items()}

@@ -63,12 +63,14 @@ def test_the_table_says_how_far_off_and_which_pairs_are_predicted_the_other_way(
         Row("c", True, 2.2, (2.1, 2.15, 2.2)),
     ]
     found = ranking(rows)
-    assert (found.pairs, found.wrong) == (4, (("a", "b"),)), "c differs from neither a nor b by more than the spread"
+    assert (found.pairs, found.wrong) == (4, (("b", "a"),)), "c differs from neither a nor b by more than the spread"
     lines = table(rows).splitlines()
     assert [line.split()[0] for line in lines[2:6]] == ["b", "c", "a", "slow"]
     assert lines[5].split() == ["slow", "(library)", "4000", "4100", "4000-4200", "1.025"]
     assert lines[6] == "furthest from the prediction: 10.0%"
-    assert lines[7] == "4 pairs differ by more than their spread; the prediction ranks 3 of them so; not a and b"
+    assert lines[7] == "4 pairs differ by more than their spread; the prediction ranks 3 of them so; not b before a"
+    tied = ranking([Row("a", True, 1.0, (1.0,)), Row("b", True, 1.0005, (1.1,))])
+    assert (tied.pairs, tied.wrong, tied.alike) == (1, (), (("a", "b"),))
 
 
 @pytest.mark.nightly
