@@ -106,7 +106,7 @@ def ranks_on_each(hosts: Sequence[str]) -> int:
     """
     each = hosts.count(hosts[0])
     runs = [set(hosts[start : start + each]) for start in range(0, len(hosts), each)]
-    if any(len(run) != 1 for run in runs) or len(set(hosts)) != len(runs):
+    if any(hosts.count(host) != each for host in hosts) or any(len(run) != 1 for run in runs):
         counts = ", ".join(f"{host}: {hosts.count(host)}" for host in dict.fromkeys(hosts))
         raise CostError(
             f"the hosts have different numbers of ranks, or not neighbouring ones ({counts}): start as many on each, "
