@@ -44,7 +44,7 @@ _WITHIN = 0.05
 @click.option("--network", type=click.Choice(["namespaces", "loopback"]), default="namespaces", show_default=True)
 @click.option("--schedule", "schedules", multiple=True, help=f"Of the library; {', '.join(_SCHEDULES)} by default.")
 @click.option("--found", type=click.IntRange(0), default=4, show_default=True, help="Of the search.")
-@click.option("--effort", type=click.IntRange(1), default=200_000, show_default=True, help="Of each of two searches.")
+@click.option("--effort", type=click.IntRange(1), default=50_000, show_default=True, help="Of each of two searches.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="In alternation.")
 @click.option("--check", is_flag=True, help="Exit code 1 unless all are within 5% and ranked as they are.")
