@@ -7,7 +7,7 @@ the layer runs; they matter when `ap.trace` makes graphs of it. Backward nodes c
 that they belong to.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 
 import torch
 import torch.distributed as dist
@@ -46,23 +46,22 @@ class Layer(nn.Module):
             return x + rows * weight
 
 
-def counted(graph: ap.StageGraph) -> dict[str, Counter[str]]:
-    """How many nodes of each kind every region has: compute, launch, wait or host."""
-    found: dict[str, Counter[str]] = defaultdict(Counter)
+def kinds(graph: ap.StageGraph) -> dict[str, str]:
+    """What the nodes of every region are: compute, launch (a collective starts), wait (it ends), host."""
+    found: dict[str, set[str]] = defaultdict(set)
     for row in ap.region_table(graph):
-        found[row.region][row.kind] += 1
-    return found
+        found[row.region].add(row.kind)
+    return {region: ", ".join(sorted(there)) for region, there in found.items()}
 
 
 def main() -> None:
     """Trace the layer, and print a line per region."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # under torchrun: only "gloo"
     graphs = ap.trace(Layer(), (torch.randn(8, 16, requires_grad=True),))
-    forward, backward = counted(graphs.forward), counted(graphs.backward)
-    print(f"{'region':<14}{'forward':<32}backward")
-    for region in forward:
-        cells = (", ".join(f"{count} {kind}" for kind, count in side[region].items()) for side in (forward, backward))
-        print(f"{region:<14}{next(cells):<32}{next(cells)}")
+    forward, backward = kinds(graphs.forward), kinds(graphs.backward)
+    print(f"{'region':<16}{'forward':<16}backward")
+    for region, there in forward.items():
+        print(f"{region:<16}{there:<16}{backward[region]}")
     dist.destroy_process_group()
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import annopipe as ap
 from annopipe.scheduling.shares import shared_out
+from annopipe.simulation import ScheduleTimeline
 from annopipe.simulation.ranks.comparison import compare
 
 RANKS, MICROBATCHES = 4, 8
@@ -37,7 +38,7 @@ def folded(memory: float) -> ap.ScheduleSpec:
     )
 
 
-def simulated(schedule: ap.Schedule) -> ap.Timeline:
+def simulated(schedule: ap.Schedule) -> ScheduleTimeline:
     """With the costs of the whole model, however many stages a rank has."""
     return ap.simulate(schedule, shared_out(MODEL, schedule.placement))
 
@@ -61,7 +62,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "folded.csv")
         specs[1].build().to_csv(path)  # the format of torch.distributed.pipelining
-        assert ap.Schedule.from_csv(path, specs[1].placement) == specs[1].build()
+        same = ap.Schedule.from_csv(path, specs[1].placement) == specs[1].build()
+        print(f"\nread again from its CSV, the same: {same}")
 
 
 if __name__ == "__main__":
