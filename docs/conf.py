@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS.parent))
@@ -35,6 +36,14 @@ toc_object_entries_show_parents = "hide"
 reference.write(DOCS / "reference")
 
 
-def setup(app: object) -> None:
-    """Read docstrings as this house writes them."""
+def setup(app: Any) -> None:
+    """Read docstrings as this house writes them, and put guides that index.md does not name behind its last one."""
     docstrings.connect(app)
+    app.connect("source-read", _all_guides)
+
+
+def _all_guides(app: Any, page: str, source: list[str]) -> None:  # noqa: ARG001 - Sphinx's signature
+    if page == "index":
+        named = source[0].splitlines()
+        others = sorted(path.stem for path in DOCS.glob("*.md") if path.stem not in ("index", *named))
+        source[0] = source[0].replace("\ngpu\n", "\n".join(["", "gpu", *others, ""]))
