@@ -13,11 +13,11 @@ project = "annopipe"
 author = "the annopipe authors"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
-templates_path: list[str] = []
 
 html_theme = "furo"
 html_title = "annopipe"
 html_static_path: list[str] = []
+html_show_copyright = False
 copybutton_prompt_text = r"\$ |>>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 
