@@ -1,4 +1,4 @@
-"""The pages say what is so: their code, programs and commands run and print what they show, and links lead somewhere."""
+"""The pages say what is so: their code, programs and commands run and print what they show; links lead somewhere."""
 
 import ast
 import re
@@ -93,7 +93,8 @@ def test_specs_are_as_short_as_promised(name, most):
 
 
 def test_the_guide_compares_the_specs_with_the_library():
-    compared = re.findall(r'^assert (\w+)\.build\(\) == ap\.schedule\("([\w-]+)"', text_of("schedules.md"), re.MULTILINE)
+    guide = text_of("schedules.md")
+    compared = re.findall(r'^assert (\w+)\.build\(\) == ap\.schedule\("([\w-]+)"', guide, re.MULTILINE)
     assert compared == [
         ("one_f_one_b", "1f1b"),
         ("zb_h1", "zb-h1"),

@@ -17,7 +17,7 @@ PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("how_
 
 
 def command_lines(page: Path) -> list[str]:
-    """Lines of indented and fenced blocks, and code within a line, that begin with annopipe; without what explains it."""
+    """Lines of blocks, and code within a line, that begin with annopipe; without the explanation beside them."""
     text = page.read_text(encoding="utf-8")
     found = re.findall(r"^(?:    |\$ )(annopipe .*)$", text, re.MULTILINE) + re.findall(r"`(annopipe [^`\n]+)`", text)
     return [re.split(r"  +| #", line)[0] for line in found]
@@ -26,7 +26,8 @@ def command_lines(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_command_lines_on_a_page_name_commands_and_options_that_exist(page):
     for line in command_lines(page):
-        command, words = annopipe_command, shlex.split(line)[1:]
+        command: click.Command = annopipe_command
+        words = shlex.split(line)[1:]
         context = click.Context(command)
         while isinstance(command, click.Group) and words and words[0][0] not in "-.":
             name = words.pop(0)
@@ -65,7 +66,7 @@ def literals(path: Path) -> list[str]:
     found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.JoinedStr):
-            found.append("".join(part.value if isinstance(part, ast.Constant) else "\0" for part in node.values))
+            found.append("".join(str(part.value) if isinstance(part, ast.Constant) else "\0" for part in node.values))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             found.append(node.value)
     return found
