@@ -1,9 +1,10 @@
 """The reference pages of the site, made when it is built: every public name from its docstring, every command's help.
 
 A public name stands on the page of the package that it comes from, whatever new name there is; a package that PAGES
-does not know is an error.
+does not know gets a page of its own name.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,12 +32,13 @@ PAGES = {
     "scheduling": ("schedules", "Schedules", "Which rank runs what, in which order; the guide is :doc:`/schedules`."),
     "tuning": ("tuning", "Tuning", "The search for a schedule; the guide is :doc:`/tuning`."),
     "pipeline": ("pipeline", "Training", "Run stages under a schedule; the guide is :doc:`/pipeline`."),
+    "compiling": ("compiling", "Compiling", "Graphs compiled by Inductor, region by region."),
     "kernels": ("kernels", "Kernels", "Kernels for mixtures of experts."),
     "errors": ("errors", "Errors", "What annopipe raises on purpose; :doc:`/troubleshooting` goes by what they say."),
     "models": ("models", "Models", "Tagged models for examples, tests and benchmarks, ``annopipe.models``."),
     "rewriters": ("rewriters", "Rewriters", "Codemods of model source; the guide is :doc:`/rewriters`."),
 }
-_OTHER_ROOMS = {"auxiliary": "annotate"}  # a module that stands on the page of another
+_OTHER_ROOMS = {"auxiliary": "annotate", "workloads": "tuning"}  # what stands on the page of another
 _CONSTANTS = {"UPSTREAM_TAGS": "graphs"}  # a tuple does not know where it comes from
 
 
@@ -65,7 +67,7 @@ def names() -> dict[str, list[Name]]:
     >>> [name.path for name in names()["annotate"]][:2]
     ['annopipe.auxiliary_loss', 'annopipe.auxiliary_losses']
     """
-    found: dict[str, list[Name]] = {package: [] for package in PAGES}
+    found: dict[str, list[Name]] = defaultdict(list, {package: [] for package in PAGES})
     for short in ap.__all__:
         value = getattr(ap, short)
         if not isinstance(value, ModuleType):
@@ -100,8 +102,8 @@ def commands(
 def pages() -> dict[str, str]:
     """The text of every page, in reStructuredText, by file name."""
     found = names()
-    made = {f"{PAGES[package][0]}.rst": _python_page(package, there) for package, there in found.items()}
-    shown = (PAGES[package][0] for package in PAGES if package in found)
+    made = {f"{_page(package)[0]}.rst": _python_page(package, there) for package, there in found.items()}
+    shown = (_page(package)[0] for package in found)
     made["index.rst"] = _titled("Reference", "Made from the docstrings, and from the help of the commands.") + (
         "\n.. toctree::\n" + "".join(f"   {page}\n" for page in (*shown, "commands"))
     )
@@ -125,11 +127,12 @@ def write(folder: Path) -> None:
 
 
 def _package(short: str, value: object) -> str:
-    room = _CONSTANTS.get(short) or str(getattr(value, "__module__", "annopipe.?")).split(".")[1]
-    package = _OTHER_ROOMS.get(room, room)
-    if package not in PAGES:
-        raise KeyError(f"ap.{short} comes from annopipe.{room}, which has no page: name one in PAGES of {__file__}")
-    return package
+    room = _CONSTANTS.get(short) or str(getattr(value, "__module__", "annopipe.other")).split(".")[1]
+    return _OTHER_ROOMS.get(room, room)
+
+
+def _page(package: str) -> tuple[str, str, str]:
+    return PAGES.get(package, (package, package.capitalize(), ""))
 
 
 def _all_of(module: ModuleType) -> Iterable[Name]:
@@ -137,7 +140,7 @@ def _all_of(module: ModuleType) -> Iterable[Name]:
 
 
 def _python_page(package: str, there: list[Name]) -> str:
-    _, title, head = PAGES[package]
+    _, title, head = _page(package)
     return _titled(title, head) + "".join(f"\n{name.text}" for name in there)
 
 
