@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from annopipe.errors import CostError
@@ -113,6 +113,7 @@ LAYERS = st.builds(
 CHAINS = st.lists(LAYERS, min_size=2, max_size=3).map(lambda layers: (*layers, layers[-1]))
 
 
+@settings(deadline=None)
 @given(CHAINS, st.just(()) | st.tuples(CHAINS, CHAINS), st.booleans(), st.sampled_from([(), (1.0, 0.5)]), AMOUNTS)
 def test_a_workload_is_what_its_text_says(
     layers: tuple[Layer, ...], towers: tuple[tuple[Layer, ...], ...], whole: bool, speed: tuple[float, ...], time: float
