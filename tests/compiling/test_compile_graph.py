@@ -95,6 +95,7 @@ def planned(graph: StageGraph) -> list[str]:
 @pytest.mark.usefixtures("compiler")
 def test_a_compiled_graph_computes_what_the_graph_computes() -> None:
     module, graphs = traced(torch.float32)
+    assert graphs.backward is not None
     forward, backward = compile_graphs([(graphs.forward, None), (graphs.backward, None)])
     assert len(forward.report.compiled) == 5
     assert len(backward.report.compiled) > 3
