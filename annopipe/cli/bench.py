@@ -10,6 +10,7 @@ from annopipe.cli.lazy import LazyGroup
 __all__ = ["command"]
 
 _BENCHMARKS = {
+    "calibration": ("benchmarks.calibration.command", "Predicted against paced: calibrate, search, run what is found."),
     "compile": ("benchmarks.compiling.command", "Compiled graphs beside eager ones, and the runner itself."),
     "moe": ("benchmarks.moe.command", "Whole MoE steps under pipeline schedules: paced, simulated, eager."),
     "overlap": ("benchmarks.overlap", "Hide an MoE pair's communication: eager, sequential and every policy."),
