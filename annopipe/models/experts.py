@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from annopipe.models.grouped_mm import grouped_mm
+from annopipe.kernels.grouped_mm import grouped_mm
 from annopipe.models.moe_config import MoEConfig
 
 __all__ = ["Experts"]
