@@ -1,4 +1,4 @@
-"""Our Triton kernels on the CPU: test_interpreted.py runs this in a process that imports them with TRITON_INTERPRET=1."""
+"""Our Triton kernels on the CPU: test_interpreted.py runs this in a process with TRITON_INTERPRET=1."""
 
 import dataclasses
 
