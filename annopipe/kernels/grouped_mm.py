@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from annopipe.kernels import torch_grouped
-from annopipe.kernels.implementation import grouped_kernels, has_kernels
+from annopipe.kernels import grouped_operations
 from annopipe.kernels.registration import register
 
 __all__ = ["grouped_mm", "grouped_mm_weight_grad"]
@@ -55,21 +54,8 @@ def grouped_mm_weight_grad(x: Tensor, grad: Tensor, counts: Tensor, sms: int = 0
     return cast(Tensor, torch.ops.annopipe.grouped_mm_weight_grad(x, grad, counts, sms))
 
 
-def _product(x: Tensor, weight: Tensor, counts: Tensor, sms: int = 0) -> Tensor:
-    torch_grouped.check_shapes(x, weight, counts, sms)
-    if has_kernels(x, weight) and x.dtype == weight.dtype:
-        return cast(Tensor, grouped_kernels().product(x, weight, counts, sms))
-    return torch_grouped.product(x, weight, counts)
-
-
-def _weight_grad(x: Tensor, grad: Tensor, counts: Tensor, sms: int = 0) -> Tensor:
-    if has_kernels(x, grad) and x.dtype == grad.dtype:
-        return cast(Tensor, grouped_kernels().weight_grad(x, grad, counts, sms))
-    return torch_grouped.weight_grad(x, grad, counts)
-
-
 def _fake_product(x: Tensor, weight: Tensor, counts: Tensor, sms: int = 0) -> Tensor:
-    torch_grouped.check_shapes(x, weight, counts, sms)
+    grouped_operations.check_shapes(x, weight, counts, sms)
     return x.new_empty((x.shape[0], weight.shape[2]))
 
 
@@ -98,11 +84,11 @@ def _weight_grad_backward(ctx: Any, grad_weight: Tensor) -> tuple[Tensor | None,
 
 register(
     "grouped_mm(Tensor x, Tensor weight, Tensor counts, int sms=0) -> Tensor",
-    *(_product, _fake_product, _product_backward, _save),
+    *(grouped_operations.product, _fake_product, _product_backward, _save),
 )
 register(
     "grouped_mm_weight_grad(Tensor x, Tensor grad, Tensor counts, int sms=0) -> Tensor",
-    *(_weight_grad, _fake_weight_grad, _weight_grad_backward, _save),
+    *(grouped_operations.weight_grad, _fake_weight_grad, _weight_grad_backward, _save),
 )
 
 

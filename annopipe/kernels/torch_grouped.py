@@ -12,7 +12,7 @@ from torch import Tensor
 
 from annopipe.errors import GraphError
 
-__all__ = ["check_shapes", "product", "weight_grad"]
+__all__ = ["product", "weight_grad"]
 
 
 def product(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
@@ -34,22 +34,6 @@ def weight_grad(x: Tensor, grad: Tensor, counts: Tensor) -> Tensor:
     for expert, rows in _groups(counts, x.shape[0]):
         torch.mm(x[rows].t(), grad[rows], out=out[expert])
     return out
-
-
-def check_shapes(x: Tensor, weight: Tensor, counts: Tensor, sms: int) -> None:
-    """Refuse operands of a product that do not fit; the values of ``counts`` are not read.
-
-    Raises:
-        GraphError: naming the shapes.
-    """
-    experts, width = weight.shape[:2]
-    if x.dim() != 2 or x.shape[1] != width or tuple(counts.shape) != (experts,):
-        raise GraphError(
-            f"grouped_mm: x {tuple(x.shape)} and counts {tuple(counts.shape)} do not fit a weight of "
-            f"{experts} experts that take {width} values: x is [rows, {width}], counts [{experts}]"
-        )
-    if sms < 0:
-        raise GraphError(f"grouped_mm: sms is {sms}: give how many multiprocessors it may occupy, or 0 for all")
 
 
 def _groups(counts: Tensor, rows: int) -> list[tuple[int, slice]]:
