@@ -4,7 +4,6 @@ The kernels take bfloat16, float16 and float32 on NVIDIA GPUs of capability 8.0 
 it is with every CUDA build of PyTorch for Linux. Triton is imported at the first call that takes a kernel.
 """
 
-import functools
 import importlib
 import importlib.util
 from typing import Any
@@ -16,6 +15,8 @@ from annopipe.kernels.tiles import KERNEL_DTYPES
 
 __all__ = ["grouped_kernels", "has_kernels", "row_kernels"]
 
+_HAS_TRITON = importlib.util.find_spec("triton") is not None and torch.version.hip is None
+
 
 def has_kernels(*operands: Tensor | None) -> bool:
     """Whether our kernels take these operands; fake tensors on a GPU count as such.
@@ -26,8 +27,7 @@ def has_kernels(*operands: Tensor | None) -> bool:
     tensors = [operand for operand in operands if operand is not None]
     return (
         all(tensor.device.type == "cuda" and tensor.dtype in KERNEL_DTYPES for tensor in tensors)
-        and _triton_is_there()
-        and torch.version.hip is None
+        and _HAS_TRITON
         and _is_recent(tensors[0].device)
     )
 
@@ -42,11 +42,9 @@ def grouped_kernels() -> Any:
     return importlib.import_module("annopipe.kernels.triton_grouped")
 
 
-@functools.cache
-def _triton_is_there() -> bool:
-    return importlib.util.find_spec("triton") is not None
-
-
 def _is_recent(device: torch.device) -> bool:
-    """Whether the GPU is recent enough; without a GPU there are only fake tensors, which nothing computes."""
-    return not torch.cuda.is_available() or torch.cuda.get_device_capability(device) >= (8, 0)
+    """Whether the GPU is recent enough; without a GPU there are only fake tensors, which nothing computes.
+
+    Dynamo knows these two calls, and takes what they return for constants.
+    """
+    return not torch.cuda.is_available() or torch.cuda.get_device_properties(device).major >= 8

@@ -124,5 +124,7 @@ def test_backward_traces_into_one_node_per_gradient():
     ],
 )
 def test_operands_that_do_not_fit_are_refused(shape, sizes, message):
+    with pytest.raises(GraphError, match=r"x \(3, 4\) and grad \(2, 5\) do not fit: both are \[rows, width\]"):
+        grouped_mm_weight_grad(torch.randn(3, 4), torch.randn(2, 5), torch.tensor([3]))
     with pytest.raises(GraphError, match=message):
         grouped_mm(torch.randn(shape), torch.randn(3, 4, 5), torch.tensor(sizes))
