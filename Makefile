@@ -8,10 +8,10 @@ STAMP := .venv/.stamp
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test nightly corpus lint types docs bench clean
+.PHONY: help demo test test-torch nightly corpus lint types docs bench clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # torch comes first and by its exact version, so that pip takes the build which this machine offers (a CPU build, say).
 $(STAMP): pyproject.toml constraints.txt
@@ -26,6 +26,16 @@ demo: $(STAMP)  ## about a minute: overlap measured on this machine, a table and
 
 test: $(STAMP)  ## run the test suite, on two cores (WORKERS=4: on four)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+# Another release of PyTorch in an environment of its own; everything else as pinned.
+TORCH ?= 2.15.0
+OTHER := .venv-torch-$(TORCH)
+test-torch:  ## the suite on another release of PyTorch: make test-torch TORCH=2.15.0 [TESTS=tests/graphs]
+	@test -x $(OTHER)/bin/python || $(PYTHON) -m venv $(OTHER)
+	@grep -vE '^(torch|triton)==' constraints.txt >$(OTHER)/constraints.txt
+	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OTHER)/constraints.txt "torch==$(TORCH)"
+	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OTHER)/constraints.txt -e '.[dev,plots,optimal]'
+	@OMP_NUM_THREADS=1 $(OTHER)/bin/python -m pytest -n $(WORKERS) --dist loadfile $(TESTS)
 
 nightly: $(STAMP)  ## the tests that take minutes: every schedule on every model, the cases on four ranks
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m nightly
@@ -48,5 +58,5 @@ bench: $(STAMP)  ## the overlap benchmark in full
 	@$(BIN)/annopipe bench overlap
 
 clean:  ## remove .venv, caches and results
-	rm -rf .venv build dist out *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-torch-* build dist out *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -7,6 +7,8 @@ if TYPE_CHECKING:
     from annopipe import costs
     from annopipe.annotate import comm, nano_batch, nano_batches, region
     from annopipe.auxiliary import auxiliary_loss, auxiliary_losses
+    from annopipe.compiling.graphs import CompiledGraph, compile_graph
+    from annopipe.compiling.report import CompileReport
     from annopipe.costs.node_costs import NodeCosts
     from annopipe.errors import (
         AnnopipeError,
@@ -64,6 +66,9 @@ _EXPORTS = {
     "ActionCosts": "annopipe.scheduling.action_costs",
     "AnnopipeError": "annopipe.errors",
     "CaptureError": "annopipe.errors",
+    "CompileReport": "annopipe.compiling.report",
+    "CompiledGraph": "annopipe.compiling.graphs",
+    "compile_graph": "annopipe.compiling.graphs",
     "CostError": "annopipe.errors",
     "GraphError": "annopipe.errors",
     "OrderError": "annopipe.errors",
@@ -139,6 +144,8 @@ __all__ = [
     "AnnopipeError",
     "Candidate",
     "CaptureError",
+    "CompileReport",
+    "CompiledGraph",
     "CostError",
     "Decision",
     "ForeignTag",
@@ -172,6 +179,7 @@ __all__ = [
     "bucket",
     "clip_grad_norm_",
     "comm",
+    "compile_graph",
     "costs",
     "extract",
     "forget_operator",

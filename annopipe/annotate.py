@@ -27,6 +27,7 @@ __all__ = [
     "KIND_KEY",
     "LANE_KEY",
     "REGION_KEY",
+    "STREAM_KEY",
     "check_name",
     "comm",
     "nano_batch",
@@ -37,17 +38,20 @@ __all__ = [
 REGION_KEY = "annopipe"
 KIND_KEY = "annopipe_kind"
 LANE_KEY = "annopipe_lane"
+STREAM_KEY = "annopipe_stream"
 
 _NAME = re.compile(r"[\w\-\[\]]+(/[\w\-\[\]]+)*")
 T = TypeVar("T")
 
 
 @contextlib.contextmanager
-def region(name: str) -> Iterator[None]:
+def region(name: str, *, stream: str | None = None) -> Iterator[None]:
     """Tag what runs inside as belonging to the region ``name``; nested regions form a path, "block3/moe/dispatch".
 
     Args:
         name: letters, digits, ``_ - [ ]``; ``/`` separates levels, so "moe/dispatch" is the same as two nested regions.
+        stream: the CUDA stream on which a plan runs it, forward and backward; None: that of the region around it. "" is
+            the stream that the graph is called on.
 
     Raises:
         GraphError: the name is empty or has other characters (the pattern language gives them a meaning).
@@ -60,9 +64,12 @@ def region(name: str) -> Iterator[None]:
     """
     if not _tracing():
         check_name(name)
+        if stream:
+            check_name(stream)
         yield
         return
-    with fx_traceback.annotate({REGION_KEY: _path(name), KIND_KEY: "compute"}):
+    placed = {} if stream is None else {STREAM_KEY: _stream(stream)}
+    with fx_traceback.annotate({REGION_KEY: _path(name), KIND_KEY: "compute", **placed}):
         yield
 
 
@@ -148,6 +155,13 @@ def _path(name: str) -> str:
     check_name(name)
     outer = fx_traceback.get_current_meta().get("custom", {}).get(REGION_KEY)
     return f"{outer}/{name}" if outer else name
+
+
+@torch.compiler.assume_constant_result
+def _stream(name: str) -> str:
+    if name:
+        check_name(name)
+    return name
 
 
 @torch.compiler.assume_constant_result

@@ -1,5 +1,7 @@
-"""Reading TOML, on every Python; what goes wrong in a file is an error of the caller's kind that names it."""
+"""Reading TOML, on every Python, and writing it; what goes wrong in a file is an error of the caller's kind."""
 
+import json
+import re
 import sys
 from collections.abc import Collection, Mapping
 from os import PathLike
@@ -13,7 +15,7 @@ else:
 
 from annopipe.errors import AnnopipeError
 
-__all__ = ["parse_toml", "read_toml", "refuse_unknown"]
+__all__ = ["parse_toml", "read_toml", "refuse_unknown", "toml_text", "toml_value"]
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -48,3 +50,43 @@ def refuse_unknown(table: Mapping[str, Any], known: Collection[str], where: str,
     unknown = sorted(set(table) - set(known))
     if unknown:
         raise kind(f"{where} has no field {unknown[0]!r}; it has {', '.join(known)}")
+
+
+def toml_text(table: Mapping[str, Any], name: str = "") -> str:
+    """A table as TOML; entries that are None are left out.
+
+    >>> print(toml_text({"ranks": 2, "link": {"rate": 1e9, "name": None}}), end="")
+    ranks = 2
+    <BLANKLINE>
+    [link]
+    rate = 1000000000.0
+    """
+    plain = {key: value for key, value in table.items() if value is not None and not isinstance(value, Mapping)}
+    lines = [f"{_key(key)} = {toml_value(value)}\n" for key, value in plain.items()]
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            inner = f"{name}.{_key(key)}" if name else _key(key)
+            lines.append(f"\n[{inner}]\n{toml_text(value, inner)}")
+    return "".join(lines)
+
+
+def toml_value(value: object) -> str:
+    """A string, number, list or inline table as TOML writes it.
+
+    >>> print(toml_value(["two words", 1, True, {"F": 0.5}]))
+    ["two words", 1, true, { F = 0.5 }]
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, (tuple, list, frozenset)):
+        entries = sorted(value) if isinstance(value, frozenset) else value
+        return f"[{', '.join(map(toml_value, entries))}]"
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{_key(key)} = {toml_value(entry)}' for key, entry in value.items())} }}"
+    return repr(value)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml_value(name)

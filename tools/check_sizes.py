@@ -16,6 +16,9 @@ CHECKED = ("annopipe", "rewriters", "benchmarks", "examples", "tests", "tools")
 PACKAGES = ("annopipe", "rewriters", "benchmarks")
 # The files that wrap private names of torch, each with what it wraps.
 ADAPTERS = {
+    "annopipe/compiling/inductor.py": "torch._inductor (standalone_compile, its inner function, its cache), "
+    "fake tensors and symbols",
+    "annopipe/compiling/refusals.py": "torch._ops (what kind of operator a node calls)",
     "annopipe/graphs/calling.py": "nn.Module (its tables of parameters and buffers)",
     "annopipe/graphs/capture.py": "torch._functorch (joint graph, partitioner), torch._subclasses (fake tensors), and "
     "torch.utils._python_dispatch to see tensors of others",
@@ -46,8 +49,8 @@ ADAPTERS = {
 }
 # Floors of annopipe, lowest first. Packages on one floor do not know each other.
 FLOORS = (
-    "errors pytrees | toml_files annotate auxiliary simulation | scheduling graphs kernels | costs models tuning | "
-    "ordering | pipeline | cli | __main__"
+    "errors pytrees | toml_files annotate auxiliary simulation | scheduling graphs kernels | "
+    "costs models tuning compiling | ordering | pipeline | cli | __main__"
 )
 # A class's own private names may be its parents'; those of os and sys are documented.
 PUBLIC_OWNERS = ("self", "cls", "super()", "os", "sys")

@@ -12,8 +12,10 @@ __all__ = ["main"]
 
 _COMMANDS = {
     "bench": ("annopipe.cli.bench", "Measure on this machine."),
+    "calibrate": ("annopipe.cli.calibrate", "Measure this machine, its links and a model's layers."),
     "doctor": ("annopipe.cli.doctor", "Say what this machine can run."),
     "inspect": ("annopipe.cli.inspect", "Trace a model and print its region table."),
+    "report": ("annopipe.cli.report", "Show what a benchmark has written, or compare two runs."),
     "rewrite": ("annopipe.cli.rewrite", "Add, convert and take out tags in model source."),
     "schedule": ("annopipe.cli.schedule", "Show, check, compare and explain pipeline schedules."),
     "tune": ("annopipe.cli.tune", "Search for the best schedule of a workload."),

@@ -87,7 +87,7 @@ def transfer(
         raise CostError(f"a group of {ranks} ranks cannot lie on {nodes} nodes: give at least 1 and at most {ranks}")
     local = -(-ranks // nodes)
     hop = hardware.inside.hop_s if nodes == 1 else hardware.outside.hop_s
-    inside, outside = hardware.inside.attained, hardware.outside.attained
+    inside, outside = hardware.inside.collective, hardware.outside.collective
     ring = inside if nodes == 1 else min(inside, local * outside)
     own = 2 * size_bytes / ranks / hardware.memory_attained  # to itself: read and written
     if ranks == 1:

@@ -6,7 +6,8 @@
 
 A peak is the vendor's; the fraction of it that good kernels attain is a number beside it, with its own reason, so that
 neither hides in the other. A TOML file has the fields of ``Hardware``, with tables for peak_flops, inside, between and
-sources (units: FLOP/s, bytes/s, seconds):
+sources (units: FLOP/s, bytes/s, seconds); where it describes a cluster, as ``annopipe calibrate`` does, they are those
+of its table ``[hardware]``:
 
     name = "my cluster"
     memory_bandwidth = 3.35e12
@@ -39,6 +40,7 @@ class Link:
     bandwidth: bytes per second in one direction, the vendor's number.
     fraction: the share of it that large messages attain.
     hop_s: time for a message of no bytes to get to the next rank.
+    in_collectives: what of that each rank gets while all send to all, as a share: 0.5 where two share a medium.
 
     >>> Link(50e9, fraction=0.9).attained
     45000000000.0
@@ -47,14 +49,20 @@ class Link:
     bandwidth: float
     fraction: float = 0.85
     hop_s: float = 5e-6
+    in_collectives: float = 1.0
 
     def __post_init__(self) -> None:
-        _check("Link", self, positive=("bandwidth",), times=("hop_s",), fractions=("fraction",))
+        _check("Link", self, positive=("bandwidth", "in_collectives"), times=("hop_s",), fractions=("fraction",))
 
     @property
     def attained(self) -> float:
         """Bytes per second that large messages attain in one direction."""
         return self.bandwidth * self.fraction
+
+    @property
+    def collective(self) -> float:
+        """Bytes per second that each rank attains in collectives."""
+        return self.attained * self.in_collectives
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +79,8 @@ class Hardware:
     ranks_per_node: how many ranks share a node.
     collective_start_s: what a collective takes on the link before the first byte moves.
     collective_issue_s: time that the issuing thread spends to start a collective.
+    interference: by how much longer computation takes while a transfer moves: 0.16 is 16%; what compute_share takes is
+        not in it.
     sources: where the numbers come from, by field name.
 
     >>> Hardware(name="toy", peak_flops={"float32": 1e12}, memory_bandwidth=1e11, inside=Link(1e10)).peak("float32")
@@ -91,6 +101,7 @@ class Hardware:
     host_read_s: float = 15e-6
     collective_start_s: float = 8e-6
     collective_issue_s: float = 10e-6
+    interference: float = 0.0
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -99,6 +110,7 @@ class Hardware:
             self,
             positive=("memory_bandwidth",),
             times=("kernel_launch_s", "host_read_s", "collective_start_s", "collective_issue_s"),
+            shares=("interference",),
             fractions=("matmul_fraction", "attention_fraction", "compute_share", "memory_fraction"),
         )
         if not isinstance(self.ranks_per_node, int) or self.ranks_per_node < 1:
@@ -149,6 +161,8 @@ class Hardware:
             data: dict[str, Any] = parse_toml(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise CostError(f"cannot read hardware from {path}: {error}") from error
+        if isinstance(data.get("hardware"), dict):
+            data = data["hardware"]
         try:
             for field in ("inside", "between"):
                 if field in data:
@@ -166,11 +180,18 @@ def _is_number(value: Any) -> bool:
 
 
 def _check(
-    what: str, values: Any, *, positive: tuple[str, ...], times: tuple[str, ...], fractions: tuple[str, ...]
+    what: str,
+    values: Any,
+    *,
+    positive: tuple[str, ...],
+    times: tuple[str, ...],
+    fractions: tuple[str, ...],
+    shares: tuple[str, ...] = (),
 ) -> None:
     rules: tuple[tuple[tuple[str, ...], str, Callable[[float], bool]], ...] = (
         (positive, "a positive number of bytes or FLOP per second", lambda number: number > 0),
         (times, "seconds, not negative", lambda number: number >= 0),
+        (shares, "a share, not negative", lambda number: number >= 0),
         (fractions, "a share of a peak, above 0 and at most 1", lambda number: 0 < number <= 1),
     )
     for names, wanted, holds in rules:

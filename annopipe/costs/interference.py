@@ -26,7 +26,7 @@ from annopipe.simulation import Network
 
 __all__ = ["Interference", "measure_interference"]
 
-_FIRST_BYTES, _MOST_BYTES = 1 << 20, 1 << 28
+_FIRST_BYTES, _MOST_BYTES = 1 << 16, 1 << 28
 _SHORTEST_S = 0.03  # a transfer has to cover many pieces of computation
 _PIECE_SIDE, _PIECE_BYTES = 192, 2 << 20  # a piece takes well below a millisecond
 _MEMORY_BYTES = 64 << 20

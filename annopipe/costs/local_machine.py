@@ -1,30 +1,26 @@
 """The machine that this process runs on: the GPU's entry of the table, or the processor, measured once.
 
-Measuring takes a fraction of a second: a matrix product for each data type, a copy of memory, a tiny operation and a
-host read, the best of a few repetitions, on as many threads as PyTorch uses. What is measured is attained, so the
-fractions are 1. Ranks of one job measure different numbers: ``group`` gives all of them the first one's.
+Measuring takes a fraction of a second (device_timing.py), on as many threads as PyTorch uses. What is measured is
+attained, so the fractions are 1. Ranks of one job measure different numbers: ``group`` gives all of them the first
+one's. The links are typical values: ``ap.costs.calibrate`` measures them.
 """
 
+import dataclasses
 import functools
-import time
-from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 
+from annopipe.costs.device_timing import attained
 from annopipe.costs.hardware import Hardware, Link
 from annopipe.costs.machines import MACHINES, machine_of
 from annopipe.errors import CostError
 
 __all__ = ["local_hardware", "measured_cpu"]
 
-_DTYPES = (torch.float32, torch.float64, torch.bfloat16)
-_SIDE = 384
-_COPY_BYTES = 32 << 20
-_REPEAT = 4
 # gloo over loopback TCP, in one direction: one core copies in and out of the kernel. Not measured: that takes a group.
 _LOOPBACK = Link(1.5e9, fraction=1.0, hop_s=30e-6)
-_LOOPBACK_SOURCE = "gloo over loopback TCP, a typical value: pass hardware of your own for another network"
+_LOOPBACK_SOURCE = "gloo over loopback TCP, a typical value: annopipe calibrate measures yours"
 
 
 def local_hardware(group: dist.ProcessGroup | None = None, *, cpu: bool = False) -> Hardware:
@@ -61,44 +57,19 @@ def _local_machine() -> Hardware:
 @functools.cache
 def measured_cpu() -> Hardware:
     """This process's processor, measured at the first call."""
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        source = torch.empty(_COPY_BYTES, dtype=torch.uint8).fill_(1)
-        target = torch.empty_like(source)
-        one = torch.ones(1)
-        copy_s = _best(lambda: target.copy_(source))
-        return Hardware(
-            name="cpu",
-            peak_flops={str(dtype).removeprefix("torch."): _product_flops(dtype) for dtype in _DTYPES},
-            memory_bandwidth=2 * _COPY_BYTES / copy_s,
-            inside=_LOOPBACK,
-            ranks_per_node=1,
-            matmul_fraction=1.0,
-            attention_fraction=1.0,
-            memory_fraction=1.0,
-            kernel_launch_s=_best(lambda: one + one, calls=200),
-            host_read_s=_best(one.item, calls=200),
-            collective_start_s=50e-6,
-            collective_issue_s=30e-6,
-            sources={
-                **dict.fromkeys(("peak_flops", "memory_bandwidth", "kernel_launch_s", "host_read_s"), "measured here"),
-                **dict.fromkeys(("inside", "collective_start_s", "collective_issue_s"), _LOOPBACK_SOURCE),
-            },
-        )
-
-
-def _product_flops(dtype: torch.dtype) -> float:
-    matrix = torch.ones(_SIDE, _SIDE, dtype=dtype)
-    out = torch.empty_like(matrix)
-    return 2 * _SIDE**3 / _best(lambda: torch.mm(matrix, matrix, out=out))
-
-
-def _best(work: Callable[[], object], calls: int = 1) -> float:
-    """Seconds per call, the best of a few rounds: interruptions only ever add."""
-    work()
-    rounds = []
-    for _ in range(_REPEAT):
-        start = time.perf_counter()
-        for _ in range(calls):
-            work()
-        rounds.append((time.perf_counter() - start) / calls)
-    return max(min(rounds), 1e-9)  # a clock that stands still must not make an infinite peak
+    found = attained(torch.device("cpu"))
+    return Hardware(
+        name="cpu",
+        **dataclasses.asdict(found),
+        inside=_LOOPBACK,
+        ranks_per_node=1,
+        matmul_fraction=1.0,
+        attention_fraction=1.0,
+        memory_fraction=1.0,
+        collective_start_s=50e-6,
+        collective_issue_s=30e-6,
+        sources={
+            **dict.fromkeys(("peak_flops", "memory_bandwidth", "kernel_launch_s", "host_read_s"), "measured here"),
+            **dict.fromkeys(("inside", "collective_start_s", "collective_issue_s"), _LOOPBACK_SOURCE),
+        },
+    )

@@ -77,7 +77,8 @@ def roofline(
         node_limit: how all-to-alls of rows merge what goes to one node.
         collectives: what launches that PyTorch does not have are like, by operator: {"lib::dispatch": "all_to_all"}.
         fused: whether elementwise operations run as a compiler fuses them.
-        network: how transfers share the link, and how much computation slows down while one moves.
+        network: how transfers share the link, and how much computation slows down while one moves; one transfer at a
+            time and the interference of the hardware when left out.
         group: with a measured machine ("cpu", or None without a GPU): ranks that all get the first one's numbers.
 
     Raises:
@@ -123,7 +124,8 @@ def roofline(
             issue[at.key] = device.collective_issue_s
         else:
             seconds[at.key] = model.computation(node, at, moved[node])
-    return NodeCosts(seconds, latency, issue, network or Network(), f"roofline of {device.name}")
+    shared = network or Network(interference=device.interference)
+    return NodeCosts(seconds, latency, issue, shared, f"roofline of {device.name}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -47,7 +47,9 @@ _REENTRANT_REFUSAL = (
     "torch.utils.checkpoint(use_reentrant=True) of inputs that want no gradient gives the parameters inside none: use "
     "use_reentrant=False"
 )
-_GENERATOR = "_checkpoint_without_reentrant_generator"
+_OLD_GENERATOR = "_checkpoint_without_reentrant_generator"  # takes the arguments behind the options, up to 2.14
+_NEW_GENERATOR = f"{_OLD_GENERATOR}_impl"  # takes them as a tuple and a dictionary, and all options by name
+_GENERATOR = _NEW_GENERATOR if hasattr(torch_checkpoint, _NEW_GENERATOR) else _OLD_GENERATOR
 _COMPOSABLE = "torch.distributed._composable.checkpoint_activation"  # has the generator under the same name
 
 
@@ -84,13 +86,11 @@ def checkpoints_marked() -> Iterator[None]:
     modules = [torch_checkpoint, *([sys.modules[_COMPOSABLE]] if _COMPOSABLE in sys.modules else [])]
     generators = [(module, getattr(module, _GENERATOR)) for module in modules]
 
-    def steps(
-        _: Any, __: bool = True, context_fn: Any = torch_checkpoint.noop_context_fn, *___: Any, **____: Any
-    ) -> Any:
+    def steps(*given: Any, **options: Any) -> Any:
         if not torch.is_grad_enabled():
             yield
             return
-        policy, is_chosen = _policy(context_fn)
+        policy, is_chosen = _policy(_context_fn(given, options))
         with _current_meta_kept(), _Marks(next(groups), chosen=is_chosen), policy:
             yield
 
@@ -136,6 +136,13 @@ def _refusing(original: Callable[..., Any], reason: str) -> Callable[..., Any]:
         return original(*args, **kwargs)
 
     return refuse
+
+
+def _context_fn(given: Sequence[Any], options: dict[str, Any]) -> Any:
+    """The context_fn in what the generator is called with."""
+    if _GENERATOR == _OLD_GENERATOR and len(given) > 2:
+        return given[2]
+    return options.get("context_fn", torch_checkpoint.noop_context_fn)
 
 
 def _policy(context_fn: Any) -> tuple[contextlib.AbstractContextManager[Any], bool]:

@@ -18,7 +18,7 @@ from torch import fx
 from annopipe.graphs.declared_ops import WAIT_TENSOR
 from annopipe.graphs.ops import is_getitem, launch_of, sharing_arguments, traits, written_arguments
 
-__all__ = ["predecessors"]
+__all__ = ["in_written_storage", "predecessors"]
 
 
 def predecessors(nodes: Sequence[fx.Node]) -> list[list[int]]:
@@ -50,6 +50,16 @@ def predecessors(nodes: Sequence[fx.Node]) -> list[list[int]]:
         elif last_fence >= 0:
             before[index].append(last_fence)
     return [sorted(set(earlier)) for earlier in before]
+
+
+def in_written_storage(nodes: Sequence[fx.Node]) -> frozenset[fx.Node]:
+    """Those of ``nodes``, given in program order, whose memory one of them writes to."""
+    written = [n for node in nodes for n in written_arguments(node)]
+    if not written:
+        return frozenset()
+    storages = _Storages(nodes)
+    held = {storages.of(node) for node in written}
+    return frozenset(node for node in nodes if storages.of(node) in held)
 
 
 def _keep_storages_in_order(

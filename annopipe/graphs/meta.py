@@ -18,7 +18,7 @@ import torch
 from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
-from annopipe.annotate import KIND_KEY, LANE_KEY, REGION_KEY
+from annopipe.annotate import KIND_KEY, LANE_KEY, REGION_KEY, STREAM_KEY
 from annopipe.errors import GraphError
 from annopipe.graphs.declared_ops import Declaration
 from annopipe.graphs.module_paths import MODULE_KEY
@@ -52,6 +52,7 @@ __all__ = [
     "tag_like",
     "tag_region",
     "tag_rule",
+    "tag_stream",
     "value",
 ]
 
@@ -135,6 +136,11 @@ def tag_lane(node: fx.Node) -> str:
     """The nano-batch of the node as text, or ""."""
     lane = custom_tags(node).get(LANE_KEY)
     return "" if lane is None else str(lane)
+
+
+def tag_stream(node: fx.Node) -> str:
+    """The CUDA stream that the node's region is marked for, or ""."""
+    return str(custom_tags(node).get(STREAM_KEY, ""))
 
 
 def is_traced_in_forward(node: fx.Node) -> bool:

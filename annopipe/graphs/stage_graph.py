@@ -3,6 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -39,6 +40,7 @@ class StageGraph:
         inputs, outputs: the ports, in the order of the graph's placeholders and results.
         graph: the ``fx.Graph``. Do not edit it; passes make copies.
         guards: arguments that were not tensors when the module was traced.
+        around: a context that the graph runs in; None: none.
     """
 
     def __init__(
@@ -49,7 +51,9 @@ class StageGraph:
         *,
         attributes: Mapping[str, Any] | None = None,
         guards: Sequence[Guard] = (),
+        around: Callable[[], AbstractContextManager[None]] | None = None,
     ) -> None:
+        self.around = around
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self.attributes = dict(attributes or {})
@@ -74,7 +78,7 @@ class StageGraph:
     def copy(self) -> "StageGraph":
         """The same graph on nodes of its own, which a pass may then edit."""
         if callable(self._source):
-            return StageGraph(self._source(), self.inputs, self.outputs, attributes=self.attributes, guards=self.guards)
+            return self._on(self._source())
         graph, environment = fx.Graph(), dict[fx.Node, fx.Node]()
         for node in self.graph.nodes:
             if node.op != "output":
@@ -82,7 +86,12 @@ class StageGraph:
         graph.output(
             tuple(environment[node] if isinstance(node, fx.Node) else node for node in output_nodes(self.graph))
         )
-        return StageGraph(graph, self.inputs, self.outputs, attributes=self.attributes, guards=self.guards)
+        return self._on(graph)
+
+    def _on(self, graph: fx.Graph) -> "StageGraph":
+        return StageGraph(
+            graph, self.inputs, self.outputs, attributes=self.attributes, guards=self.guards, around=self.around
+        )
 
     def arguments(self, values: Mapping[str, Any]) -> list[Any]:
         """The positional arguments of ``module`` for values by port name.
@@ -137,6 +146,8 @@ class StageGraph:
             for device in {port.device for port in self.inputs if port.device not in ("", "meta")}:
                 if torch.is_autocast_enabled(device):  # casts are nodes of the graph
                     stack.enter_context(torch.autocast(device, enabled=False))
+            if self.around is not None:
+                stack.enter_context(self.around())
             results = self.module(*arguments)
         return {port.name: result for port, result in zip(self.outputs, results, strict=True)}
 

@@ -23,8 +23,8 @@ def weight_grad(x: Tensor, grad: Tensor, counts: Tensor, sms: int = 0) -> Tensor
     """Rows x [rows, in] and grad [rows, out] to [experts, in, out]."""
     if x.dim() != 2 or grad.dim() != 2 or x.shape[0] != grad.shape[0]:
         raise GraphError(
-            f"grouped_mm_weight_grad: x {tuple(x.shape)} and grad {tuple(grad.shape)} do not fit: both are [rows, width], "
-            "with as many rows"
+            f"grouped_mm_weight_grad: x {tuple(x.shape)} and grad {tuple(grad.shape)} do not fit: both are "
+            "[rows, width], with as many rows"
         )
     if has_kernels(x, grad) and x.dtype == grad.dtype:
         return cast(Tensor, grouped_kernels().weight_grad(x, grad, counts, sms))

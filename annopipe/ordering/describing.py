@@ -1,5 +1,7 @@
 """From a stage graph to its overlap problem."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import fx
 
@@ -21,6 +23,7 @@ def problem_of(graph: StageGraph) -> OverlapProblem:
     if None in places:
         place(graph)
     index = {node: number for number, node in enumerate(nodes)}
+    streams = _streams_of_regions(nodes)
     described = []
     for number, node in enumerate(nodes):
         at = places[number] or meta.placed(node)
@@ -39,10 +42,16 @@ def problem_of(graph: StageGraph) -> OverlapProblem:
                 operation=_operation(node) if at.kind == "launch" else "",
                 floating=at.kind == "launch" and carries_values(node),
                 graph=at.key.rpartition(".")[0],
+                stream=meta.tag_stream(node) if meta.tag_region(node) else streams.get(at.region, ""),
             )
         )
     before = tuple(tuple(earlier) for earlier in predecessors(nodes))
     return OverlapProblem(tuple(described), before, has_costs=False)
+
+
+def _streams_of_regions(nodes: Sequence[fx.Node]) -> dict[str, str]:
+    """Where regions are marked for a stream; nodes without a tag, such as gradient sums, go with their region."""
+    return {meta.placed(node).region: stream for node in nodes if (stream := meta.tag_stream(node))}
 
 
 def carries_values(launch: fx.Node) -> bool:

@@ -4,13 +4,17 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from annopipe.compiling.graphs import CompiledGraph, check_one_stream, compile_graph
+from annopipe.compiling.report import CompileReport
 from annopipe.costs import roofline
 from annopipe.costs.node_costs import NodeCosts, as_costs
 from annopipe.errors import CostError
 from annopipe.graphs.stage_graph import StageGraph
+from annopipe.graphs.streams import StreamPlan
 from annopipe.ordering.agreement import check_same_sequence
 from annopipe.ordering.bounds import LowerBound, lower_bound
 from annopipe.ordering.problem import OverlapProblem
+from annopipe.ordering.streams import issued_on_streams, streams_of
 from annopipe.simulation import Network, ProgramTimeline, Task, run
 
 __all__ = ["OverlapPlan", "with_costs"]
@@ -59,6 +63,16 @@ class OverlapPlan:
         self._need_costs()
         return lower_bound(self.problem)
 
+    @functools.cached_property
+    def streams(self) -> StreamPlan | None:
+        """Which CUDA stream each node runs on, and what it waits for; None where all run on the calling stream."""
+        return streams_of(self.problem, self.indices, self.graph)
+
+    @functools.cached_property
+    def executable(self) -> StageGraph:
+        """The graph as it runs on its device: on CUDA with the calls for its streams; compiled ones have none."""
+        return self.graph if self.compile_report is not None else issued_on_streams(self.graph, self.streams)
+
     @property
     def network(self) -> Network:
         """How transfers share the network, as the plan's costs say."""
@@ -93,7 +107,34 @@ class OverlapPlan:
             OrderError: at the first run, when ranks disagree about the order of collectives.
         """
         self.check_ranks()
-        return self.graph(values)
+        return self.executable(values)
+
+    @property
+    def program_order(self) -> tuple[str, ...]:
+        """The keys of the nodes in program order."""
+        return tuple(node.name for node in self.problem.nodes)
+
+    @property
+    def compile_report(self) -> CompileReport | None:
+        """What is compiled, and what is not and why; None for a plan that runs operation by operation."""
+        return self.graph.report if isinstance(self.graph, CompiledGraph) else None
+
+    def compiled(self, *, helpers: int | None = None) -> "OverlapPlan":
+        """The plan with its stretches of computation compiled by Inductor; see ``annopipe.compile_graph``.
+
+        Launches, waits and host reads run in exactly the plan's order.
+
+        Raises:
+            GraphError: there is no C++ compiler, or the plan runs on several CUDA streams.
+        """
+        check_one_stream(self.executable is self.graph)
+        return self.with_compiled(compile_graph(self.graph, self.program_order, helpers=helpers))
+
+    def with_compiled(self, graph: CompiledGraph) -> "OverlapPlan":
+        """The plan with its graph in compiled form."""
+        plan = OverlapPlan(graph, self.problem, self.indices, self.policy, self.reason)
+        plan._checked = self._checked
+        return plan
 
     def __repr__(self) -> str:
         why = f"; {self.reason}" if self.reason else ""

@@ -24,6 +24,7 @@ from annopipe.ordering.describing import problem_of
 from annopipe.ordering.plan import OverlapPlan, with_costs
 from annopipe.ordering.problem import OverlapNode, OverlapProblem, ReasonedOrder
 from annopipe.ordering.registry import Policy, PolicyWithOptions, find
+from annopipe.ordering.streams import on_streams
 from annopipe.ordering.values import values_of
 
 __all__ = ["overlap"]
@@ -36,6 +37,7 @@ def overlap(
     group: dist.ProcessGroup | None = None,
     *,
     counts_group: dist.ProcessGroup | None = None,
+    streams: Mapping[str, str] | None = None,
 ) -> OverlapPlan:
     """Order a combined graph so that its communication hides behind computation. Results cannot change.
 
@@ -50,10 +52,12 @@ def overlap(
         group: the ranks that must end with the same order: all of them call this and get the order of the first.
         counts_group: another group of the same ranks, to carry the exchanges of counts that the host reads, so that
             they do not queue behind a large transfer.
+        streams: the CUDA streams of computation, by selector, such as ``{"W": "side", "F.moe/permute": "side"}``
+            (``annopipe.ordering.streams``), beside what tags say. The order of issue stays; a processor has one queue.
 
     Raises:
-        OrderError: unknown policy, a pattern that does not fit (the message shows the place), an illegal order (the
-            message names the nodes), or ranks with different collectives.
+        OrderError: unknown policy, a pattern that does not fit (the message shows the place), a selector of streams
+            that means nothing, an illegal order (the message names the nodes), or ranks with different collectives.
         CostError: nodes lack a cost, or have none on this device (the message says what to pass).
         GraphError: ``graph`` is no stage graph.
 
@@ -75,6 +79,8 @@ def overlap(
         problem = problem_of(chosen[0])
         if counts_group is not None:
             problem = move_counts(chosen[0], problem, counts_group)
+        if streams:
+            problem = on_streams(problem, streams)
         if costs is not None:
             problem = with_costs(problem, as_costs(costs))
         elif isinstance(function, PolicyWithOptions) or function in NEED_COSTS:

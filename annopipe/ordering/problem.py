@@ -26,6 +26,7 @@ class OverlapNode:
     latency, issue: launches: part of the cost that does not stretch on a shared link; time to start the transfer.
     operation: launches: the collective, with what must be the same on all ranks (data type, reduction).
     floating: launches: whether it carries floating-point values, so that it is no exchange of counts.
+    stream: the CUDA stream on which it computes, "" for the one that the graph is called on.
     graph: the lane of the graph that it is of, "F" of lane "F0", "" of a graph alone; None: its lane is its graph's.
     """
 
@@ -43,6 +44,7 @@ class OverlapNode:
     operation: str = ""
     floating: bool = False
     graph: str | None = None
+    stream: str = ""
 
     @property
     def own_graph(self) -> str:
@@ -187,7 +189,7 @@ class OverlapProblem:
             cost = 0.0 if n.kind == "wait" else seconds[n.name]
             own = min(latency.get(n.name, 0.0), cost), issue.get(n.name, 0.0)
             described = (n.index, n.name, n.region, n.kind, n.lane, n.phase, cost, n.queue, n.launch)
-            nodes.append(OverlapNode(*described, *own, n.operation, n.floating, n.graph))
+            nodes.append(OverlapNode(*described, *own, n.operation, n.floating, n.graph, n.stream))
         return dataclasses.replace(self, nodes=tuple(nodes), network=network, has_costs=True)
 
     def topological(self, rank: Sequence[float], chain: Sequence[int] = ()) -> list[int]:

@@ -21,6 +21,7 @@ from annopipe.scheduling.routes import routes
 from annopipe.scheduling.schedule_class import Schedule
 
 __all__ = [
+    "check_compile",
     "check_grad_mode",
     "check_inputs",
     "check_kinds",
@@ -138,6 +139,15 @@ def check_nano_auxiliary(given: object) -> None:
     """Raises PipelineError for what does not say how auxiliary losses of nano-batches count."""
     if given not in (None, "mean", "sum"):
         raise PipelineError(f'nano_auxiliary={given!r}: give "mean", "sum" or None')
+
+
+def check_compile(given: object) -> None:
+    """Raises PipelineError for what is no way to compile."""
+    if given not in (None, "inductor"):
+        raise PipelineError(
+            f'compile={given!r}: give "inductor", which compiles what lies between communication, or None for graphs '
+            "that run operation by operation"
+        )
 
 
 def facts_of(

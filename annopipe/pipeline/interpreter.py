@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from annopipe.compiling.report import CompileReport
 from annopipe.graphs.stage_graphs import LOSS
 from annopipe.pipeline.calls.step_inputs import StepInputs
 from annopipe.pipeline.labels import label
@@ -21,7 +22,11 @@ Step = Callable[[StepInputs], None]
 
 
 class Interpreter:
-    """One rank's part of a prepared pipeline."""
+    """One rank's part of a prepared pipeline.
+
+    Attributes:
+        report: what is compiled of its graphs; None when nothing is to be.
+    """
 
     def __init__(
         self,
@@ -30,7 +35,9 @@ class Interpreter:
         routing: Routing,
         combined: Mapping[Parts, Combined],
         operations: Mapping[str, Operation],
+        report: CompileReport | None = None,
     ) -> None:
+        self.report = report
         self._stages, self._routing, self._combined, self._operations = stages, routing, combined, operations
         self._steps = [(str(action), InAction(action), self._step_of(action)) for action in actions]
         self._last = [Action("REDUCE_GRAD", stage) for stage in stages]  # for schedules that have none

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from annopipe.compiling.report import CompileReport
 from annopipe.errors import PipelineError
 from annopipe.ordering.combining import StageNodeCosts
 from annopipe.ordering.plan import OverlapPlan
@@ -17,6 +18,7 @@ from annopipe.ordering.registry import Policy
 from annopipe.pipeline.calls.microbatch_calls import Call, cut_calls, split_calls
 from annopipe.pipeline.calls.microbatches import BatchDims
 from annopipe.pipeline.checks import (
+    check_compile,
     check_inputs,
     check_kinds,
     check_loss,
@@ -84,6 +86,8 @@ class Pipeline:
         nano_auxiliary: how what nano-batches give to ``ap.auxiliary_loss`` counts for their microbatch: "mean", each by
             its share of the sequences, or "sum". What is trained is then the loss of each nano-batch, which is not
             that of the microbatch where it is no sum over sequences; None refuses it.
+        compile: "inductor": stretches of computation between communication are compiled, before the first message of
+            the step that needs them; see docs/compiling.md, and ``compile_report``. None runs operation by operation.
         timeout: how long a rank waits for another, in messages and in the collectives of graphs, before all ranks stop
             and say what they waited for; then the connections of the groups are closed, and the ranks have to be
             started again. While stages are traced, the limit of the process group itself holds.
@@ -116,6 +120,7 @@ class Pipeline:
         recompute: StageRecompute = None,
         spreads_lists: bool = False,
         nano_auxiliary: Literal["mean", "sum"] | None = None,
+        compile: Literal["inductor"] | None = None,  # noqa: A002 (as torch.nn.Module.compile)
         timeout: timedelta = timedelta(minutes=5),
     ) -> None:
         check_kinds(stages, schedule, timeout, {"batch_dims": batch_dims, "tied": tied or {}})
@@ -127,19 +132,25 @@ class Pipeline:
         check_transport(schedule.placement, group)
         check_loss(loss_fn, timeout)
         check_nano_auxiliary(nano_auxiliary)
+        check_compile(compile)
         schedule.check()
         lowered = Schedule(with_messages(schedule.programs), schedule.name, schedule.operations)
         others = [plan_group] if plan_group is not None else []
         choices = recompute_choices(recompute, lowered.placement.weights_of)
         tied = noted_ties(modules.values()) if tied is None else tied
         facts = facts_of(lowered, policy, tied, choices, bucket_bytes, batch_dims) | {
-            "nano_auxiliary": str(nano_auxiliary)
+            "nano_auxiliary": str(nano_auxiliary),
+            "compile": str(compile),
         }
         peers = Peers(group, others, timeout, facts)
         made = lowered, rank, peers, plan_group, loss_fn, policy, costs, choices, fixed_sums, bucket_bytes
         ties = TiedParameters(with_copies(tied, modules, schedule.placement), modules, schedule.placement, rank)
         settings = Settings(
-            *made, spreads_lists=spreads_lists, batch_dims=dict(batch_dims), nano_auxiliary=nano_auxiliary
+            *made,
+            spreads_lists=spreads_lists,
+            batch_dims=dict(batch_dims),
+            nano_auxiliary=nano_auxiliary,
+            compiles=compile is not None,
         )
         self._runner = Runner(settings, modules, ties, Messages(group, timeout))
         self._runner.keep_outputs = keep_outputs
@@ -281,6 +292,11 @@ class Pipeline:
         [(('F', 1), ('B', 0))]
         """
         return self._runner.plans
+
+    @property
+    def compile_report(self) -> CompileReport | None:
+        """What is compiled of this rank's graphs of the last step, or ``prepare``; None when nothing is to be."""
+        return self._runner.compile_report
 
     def prepare(self, *inputs: Any, target: Any = None, **kwargs: Any) -> None:
         """Trace, agree with the other ranks and plan, as the first step would; call it with a step's arguments.

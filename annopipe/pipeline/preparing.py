@@ -29,6 +29,7 @@ from annopipe.pipeline.calls.microbatch_calls import Call, check_lengths
 from annopipe.pipeline.calls.microbatches import BatchDims
 from annopipe.pipeline.calls.names import accepted, check_names, names_taken
 from annopipe.pipeline.comparing import compare_beside, groups_of
+from annopipe.pipeline.compiled_stages import compiled_stages
 from annopipe.pipeline.evaluation import forward_only, without_gradients
 from annopipe.pipeline.interpreter import Interpreter, Operation
 from annopipe.pipeline.nano_tracing import NanoBatchGraphs, nano_batches_of, traced_parts
@@ -63,6 +64,7 @@ class Settings:
     recompute: what the backward of each stage computes again.
     evaluates: whether these are for calls that only want the outputs of the last stage.
     spreads_lists: whether a stage that returns a list calls the next one with its elements.
+    compiles: whether stretches of computation are compiled.
     """
 
     schedule: Schedule
@@ -79,6 +81,7 @@ class Settings:
     spreads_lists: bool = False
     batch_dims: BatchDims = dataclasses.field(default_factory=dict)
     nano_auxiliary: str | None = None
+    compiles: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,11 +140,13 @@ def prepare(
     actions = settings.schedule.ranks[settings.rank]
     plan = partial(combinations, actions, stages, settings.policy, settings.costs, settings.plan_group)
     combined = settings.peers.together(plan, "planning combined graphs")
+    make_compiled = partial(compiled_stages, actions, stages, combined)
+    report = settings.peers.together(make_compiled, "compiling") if settings.compiles else None
     settings.peers.include(groups_of(stages.values(), combined.values()))
     _LOG.info("%s: stages %s ready after %.1f s", who, [*stages], time.perf_counter() - begun_s)
     taken = acknowledged(settings.schedule.ranks, placement, settings.rank)
     routing = Routing(placement, links, messages, taken)
-    return stages, Interpreter(actions, stages, routing, combined, operations), combined
+    return stages, Interpreter(actions, stages, routing, combined, operations, report), combined
 
 
 class _Tracing:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from annopipe.compiling.report import CompileReport
 from annopipe.graphs.stage_graphs import AUXILIARY_LOSS, LOSS
 from annopipe.ordering.plan import OverlapPlan
 from annopipe.pipeline.calls.microbatch_calls import Call
@@ -64,6 +65,7 @@ class Runner:
         self.auxiliary_losses: dict[int, list[torch.Tensor]] = {}
         self.outputs: list[Any] | None = None
         self.keep_outputs = False
+        self._interpreter: Interpreter | None = None
 
     @property
     def schedule(self) -> Schedule:
@@ -79,6 +81,11 @@ class Runner:
     def plans(self) -> dict[Parts, OverlapPlan]:
         """The plans of the last step, or of ``prepare``."""
         return {parts: found.plan for parts, found in self._combined.items()}
+
+    @property
+    def compile_report(self) -> CompileReport | None:
+        """What is compiled of the graphs of the last step, or of ``prepare``."""
+        return None if self._interpreter is None else self._interpreter.report
 
     def prepare(self, cut: Cut) -> None:
         """Trace, agree and plan for such calls."""
@@ -132,7 +139,7 @@ class Runner:
         """What was prepared for steps of such calls, whose plans are shown from now on."""
         check_operations(self.schedule, self.settings.rank, self.operations.keys())
         stages, interpreter, combined = self._finder.find(calls, states)
-        self._combined = combined
+        self._combined, self._interpreter = combined, interpreter
         return stages, interpreter
 
     def _begin(

@@ -2,32 +2,48 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 
+from annopipe.tuning.layers import Layer
+from annopipe.tuning.packing import packed_time
 from annopipe.tuning.workload import Workload
 
 __all__ = ["lower_bound"]
 
 
 def lower_bound(work: Workload, *, copies: int = 2) -> float:
-    """The unit of the workload's times in which no step ends: the largest of three bounds.
+    """The unit of the workload's times in which no step ends: the largest of several bounds.
 
-    All ranks together do all the work, and a rank begins when the layers before its first one have run; the longest
-    layer is on as many ranks as there are copies of the model; one microbatch goes there and back. Communication inside
+    All ranks together do all the work, in whole layers of one copy of the model, and a rank is idle until the layers
+    before its first one have run, and between the last forward for which it has memory and its first backward; the
+    longest layer is on as many ranks as there are copies; one microbatch goes there and back. Communication inside
     layers counts as hidden.
 
     >>> from annopipe.tuning.layers import Layer
     >>> work = Workload((Layer(1.0, 1.0, 1.0),) * 4, ranks=2, microbatches=4)
     >>> lower_bound(work, copies=1), lower_bound(work, copies=2)
-    (24.5, 24.0)
+    (25.0, 24.0)
     """
+    copies = 1 if work.batch_wide else copies  # a loss over the whole batch has all of it in one copy
     fastest = max(work.speeds)
     begins = _begins(work, fastest)
     longest = [
         begin + math.ceil(work.microbatches / copies) * max(layer.work / fastest, 2.0 * layer.comm)
         for begin, layer in zip(begins, work.all_layers, strict=True)
     ]
-    shared = (work.microbatches * work.work + _late(work, begins, copies)) / math.fsum(work.speeds)
-    return max(shared, *longest, max(begins) + _longest_way_back(work, fastest))
+    idle = _idle(work, begins, fastest, copies)
+    # The fastest ranks begin first. Where ranks are not alike, the packing counts no idle time.
+    undone = zip(sorted(work.speeds, reverse=True), idle, strict=True)
+    shared = (work.microbatches * work.work + math.fsum(s * t for s, t in undone)) / math.fsum(work.speeds)
+    late = idle if min(work.speeds) == fastest else [0.0] * work.ranks
+    packed = packed_time(_pieces(work, copies), late, work.speeds)
+    return max(shared, packed, *longest, max(begins) + _longest_way_back(work, fastest))
+
+
+def _pieces(work: Workload, copies: int) -> list[float]:
+    """What cannot be on two ranks: all microbatches of a layer of one copy."""
+    shares = [(work.microbatches + copy) // copies for copy in range(copies)]
+    return [share * layer.work for layer in work.all_layers for share in shares]
 
 
 def _begins(work: Workload, fastest: float) -> list[float]:
@@ -40,13 +56,52 @@ def _begins(work: Workload, fastest: float) -> list[float]:
     return found
 
 
-def _late(work: Workload, begins: list[float], copies: int) -> float:
-    """Work that is not done because ranks cannot begin: no two of them begin with the same layer of one copy.
+def _idle(work: Workload, begins: Sequence[float], fastest: float, copies: int) -> list[float]:
+    """How long each rank is idle in any case, the shortest first: no two of them have a layer of one copy.
 
-    A rank of speed s that begins at t leaves s * t undone; the fastest ranks begin first.
+    Before its first layer has inputs; and with a limit on memory, before its first backward, except for the forwards
+    that it has memory for. Layers that compute again keep less and take longer, on all microbatches of a copy.
     """
-    earliest = sorted(begins * copies)[: work.ranks]
-    return math.fsum(speed * begin for speed, begin in zip(sorted(work.speeds, reverse=True), earliest, strict=True))
+    first = _of_ranks(work, _inputs_arrive(work, begins), copies)
+    if work.memory is None:
+        return first
+    arrive = _gradients_arrive(work, begins, fastest)
+    filled = [_filled(work, layers, fastest) for layers in (work.all_layers, [x.recomputed() for x in work.all_layers])]
+    again = [layer.recompute.costs for layer in work.all_layers if layer.recompute is not None]
+    least = min(again, default=math.inf) * (work.microbatches // copies) / fastest
+    waits = [max(0.0, min(at - filled[0], max(0.0, at - filled[1]) + least)) for at in arrive]
+    return [max(*both) for both in zip(first, _of_ranks(work, waits, copies), strict=True)]
+
+
+def _of_ranks(work: Workload, times: Sequence[float], copies: int) -> list[float]:
+    """The smallest times of layers that can be on so many ranks."""
+    return sorted(sorted(times) * copies)[: work.ranks]
+
+
+def _inputs_arrive(work: Workload, begins: Sequence[float]) -> list[float]:
+    """When a rank can have the inputs of a layer, if it has none of those before."""
+    hop = work.message + work.latency
+    no_inputs = {0, *itertools.accumulate(map(len, work.towers[:-1]))}
+    return [begin if index in no_inputs else begin + hop for index, begin in enumerate(begins)]
+
+
+def _gradients_arrive(work: Workload, begins: Sequence[float], fastest: float) -> list[float]:
+    """When the first gradient of a layer's output can be on a rank that has none of the layers behind."""
+    hop, found = work.message + work.latency, list[float]()
+    turn = begins[-1] + work.layers[-1].F / fastest
+    top = turn + math.fsum(layer.I for layer in work.layers) / fastest
+    for chain, at in (*((tower, top) for tower in work.towers), (work.layers, turn)):
+        times = itertools.accumulate((layer.I / fastest for layer in reversed(chain[1:])), initial=at)
+        found += [*times][::-1]
+    return [at + hop * (index < len(found) - 1) for index, at in enumerate(found)]
+
+
+def _filled(work: Workload, layers: Sequence[Layer], fastest: float) -> float:
+    """The longest time for which forwards can fill the memory of a rank."""
+    longest = max(
+        (layer.F / layer.activation if layer.activation else math.inf for layer in layers if layer.F), default=0.0
+    )
+    return longest * (work.memory or 0.0) / fastest
 
 
 def _longest_way_back(work: Workload, fastest: float) -> float:

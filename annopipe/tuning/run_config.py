@@ -21,7 +21,7 @@ from annopipe.errors import PipelineError
 from annopipe.scheduling.placement import Placement
 from annopipe.scheduling.schedule_class import Schedule
 from annopipe.simulation.files import place_for
-from annopipe.toml_files import read_toml, refuse_unknown
+from annopipe.toml_files import read_toml, refuse_unknown, toml_value
 
 __all__ = ["RunConfig"]
 
@@ -61,13 +61,13 @@ class RunConfig:
         placement = self.schedule.placement
         lines = [
             f"microbatches = {self.schedule.microbatches}",
-            f"policy = {_text(self.policy)}",
-            f"schedule = {_text(table.name)}",
-            f"layers = {_text(self.layers)}",
-            f"recomputed = {_text(self.recomputed)}",
+            f"policy = {toml_value(self.policy)}",
+            f"schedule = {toml_value(table.name)}",
+            f"layers = {toml_value(self.layers)}",
+            f"recomputed = {toml_value(self.recomputed)}",
             "",
             "[placement]",
-            *(f"{name} = {_text(getattr(placement, name))}" for name in _PLACEMENT),
+            *(f"{name} = {toml_value(getattr(placement, name))}" for name in _PLACEMENT),
         ]
         with place_for(target) as place:
             place.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
@@ -136,13 +136,3 @@ def _policy(given: object, where: str) -> str:
     if not isinstance(given, str):
         raise PipelineError(f"{where}: policy is {given!r}: give its name, or a pattern")
     return given
-
-
-def _text(value: object) -> str:
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-        return f'"{escaped}"'
-    if isinstance(value, (tuple, list, frozenset)):
-        entries = sorted(value) if isinstance(value, frozenset) else value
-        return f"[{', '.join(map(_text, entries))}]"
-    return str(value)

@@ -14,7 +14,7 @@ from os import PathLike
 
 from annopipe.errors import CostError
 from annopipe.tuning.layers import Layer
-from annopipe.tuning.workload_files import read_workloads
+from annopipe.tuning.workload_files import read_workloads, workload_text
 
 __all__ = ["Workload"]
 
@@ -85,6 +85,21 @@ class Workload:
     def all_from_toml(cls, path: str | PathLike[str]) -> "list[Workload]":
         """All workloads of a file, in its order; see `from_toml`."""
         return [cls(**arguments) for arguments in read_workloads(path, _FIELDS).values()]
+
+    def to_toml(self) -> str:
+        """The ``[[workload]]`` table that `from_toml` reads.
+
+        >>> print(Workload((Layer(1.0, 1.0, 0.5),) * 4, ranks=2, microbatches=8, name="small").to_toml())
+        [[workload]]
+        name = "small"
+        layers = [
+          { repeat = 4, F = 1.0, I = 1.0, W = 0.5 },
+        ]
+        ranks = 2
+        microbatches = 8
+        <BLANKLINE>
+        """
+        return workload_text({name: getattr(self, name) for name in ("name", *_FIELDS)})
 
     @cached_property
     def chains(self) -> tuple[tuple[Layer, ...], ...]:

@@ -8,15 +8,16 @@ layers = [{ repeat = 8, F = 1.0, I = 1.0, W = 1.0, activation = 1.0 }]
 """
 
 import dataclasses
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
 from annopipe.errors import CostError
-from annopipe.toml_files import read_toml, refuse_unknown
+from annopipe.toml_files import read_toml, refuse_unknown, toml_value
 from annopipe.tuning.layers import Layer, Recompute
 
-__all__ = ["read_workloads"]
+__all__ = ["read_workloads", "workload_text"]
 
 _LAYER = {field.name: field for field in dataclasses.fields(Layer)}
 _RECOMPUTE = [field.name for field in dataclasses.fields(Recompute)]
@@ -45,6 +46,35 @@ def read_workloads(path: str | PathLike[str], fields: Collection[str]) -> dict[s
         found[table["name"]] = _arguments(table, where)
     if not found:
         raise CostError(f"{path} has no workload: write [[workload]] and its fields under it")
+    return found
+
+
+def workload_text(fields: Mapping[str, Any]) -> str:
+    """One ``[[workload]]`` table; what is as it would be without being said is left out."""
+    lines = ["[[workload]]"]
+    for name, value in fields.items():
+        if name == "layers":
+            lines += ["layers = [", *(f"  {each}," for each in _written(value)), "]"]
+        elif name == "towers" and value:
+            lines += ["towers = [", *(f"  [{', '.join(_written(tower))}]," for tower in value), "]"]
+        elif name == "batch_wide":
+            if value != bool(fields["towers"]):
+                lines.append(f"{name} = {toml_value(value)}")
+        elif value:
+            lines.append(f"{name} = {toml_value(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _written(layers: Sequence[Layer]) -> list[str]:
+    """Layers as inline tables, equal neighbours as one."""
+    found = []
+    for layer, alike in itertools.groupby(layers):
+        count = len(list(alike))
+        fields = {name: getattr(layer, name) for name in _LAYER}
+        given = {name: value for name, value in fields.items() if name in ("F", "I", "W") or value}
+        if layer.recompute is not None:
+            given["recompute"] = dataclasses.asdict(layer.recompute)
+        found.append(toml_value({**({"repeat": count} if count > 1 else {}), **given}))
     return found
 
 

@@ -138,6 +138,7 @@ def _row(runtime: str, name: str, found: list[float], simulated: dict[str, ap.Ti
         "measured_s": statistics.median(found),
         "fastest_s": min(found),
         "slowest_s": max(found),
+        "times_s": found,
         "simulated_s": timeline.makespan if timeline else None,
         "bubble": timeline.bubble if timeline else None,
     }

@@ -115,6 +115,7 @@ def _summary(
                 "measured_s": statistics.median(seconds),
                 "fastest_s": min(seconds),
                 "slowest_s": max(seconds),
+                "times_s": list(seconds),
                 "simulated_s": plan.timeline.makespan if plan else None,
                 "hidden_share": plan.timeline.hidden_share if plan and plan.timeline.comm_time else None,
                 "exposed_s": plan.timeline.exposed_comm if plan else None,

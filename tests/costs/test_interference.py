@@ -1,8 +1,10 @@
-"""Interference is measured on real ranks over gloo, alike on all of them; so is a machine that ranks share."""
+"""What real ranks over gloo measure alike on all of them: interference, a machine that they share, layers."""
 
 import dataclasses
 import json
 import textwrap
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch.distributed as dist
@@ -25,7 +27,10 @@ PROGRAM = """
     graphs = ap.trace(stage, (torch.zeros(1, 8, 32, requires_grad=True),))
     options = [{"hardware": "h800"}, {"group": world}, {"hardware": "cpu", "group": world}]
     costs = [ap.costs.roofline(graphs.backward, **each) for each in options]
-    print(json.dumps([dataclasses.asdict(found), [dataclasses.asdict(each) for each in costs]]))
+    machine = ap.costs.calibrate(name="lab")
+    layers = ap.costs.measure_layers([stage, torch.nn.Linear(32, 4)], torch.zeros(1, 8, 32), group=world, repeat=1)
+    rest = [machine.plain(), machine.to_toml(), [dataclasses.asdict(layer) for layer in layers]]
+    print(json.dumps([dataclasses.asdict(found), [dataclasses.asdict(each) for each in costs], *rest]))
     dist.barrier()
     end_rank()
 """
@@ -41,6 +46,31 @@ def test_ranks_measure_and_cost_alike(tmp_path) -> None:
     assert found.transfer_bytes >= 1 << 20
     assert all(share >= 0 for share in dataclasses.astuple(found)[:4])
     ap.NodeCosts({}, network=found.network())
+    _check_machine(values[2], values[3], tmp_path / "machine.toml")
+    _check_layers(values[4])
+
+
+def _check_machine(plain: dict[str, Any], text: str, path: Path) -> None:
+    assert [(each["kind"], each["where"], each["ranks"]) for each in plain["messages"]] == [
+        ("send", "inside", 2),
+        ("all_to_all", "inside", 2),
+        ("all_gather", "inside", 2),
+    ]
+    path.write_text(text)
+    found = ap.costs.Hardware.from_toml(path)
+    assert dataclasses.asdict(found) == plain["hardware"]
+    assert (found.name, found.ranks_per_node, found.between, plain["backend"]) == ("lab", 2, None, "gloo")
+    line = plain["messages"][0]["line"]
+    assert (found.inside.bandwidth, found.inside.hop_s) == (line["bandwidth"], line["latency_s"])
+    assert (plain["devices"], plain["memory"] > 2**20) == (2, True)
+
+
+def _check_layers(layers: list[dict[str, Any]]) -> None:
+    moe, last = layers
+    assert moe["comm"] > 0 == last["comm"]
+    assert min(moe["F"], moe["W"], last["F"], last["I"], last["W"]) > 0
+    assert (moe["output"], last["output"]) == (8 * 32 * 4, 8 * 4 * 4)
+    assert last["parameters"] == 2 * (32 * 4 + 4) * 4, "with their gradients"
 
 
 def test_the_network_takes_the_share_of_each_kind_of_computation() -> None:
@@ -54,9 +84,13 @@ def test_the_network_takes_the_share_of_each_kind_of_computation() -> None:
 def test_measuring_without_ranks_is_refused() -> None:
     with pytest.raises(ap.CostError, match="call init_process_group on all ranks first"):
         ap.costs.measure_interference()
+    with pytest.raises(ap.CostError, match="call init_process_group on all ranks, or annopipe calibrate"):
+        ap.costs.calibrate()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         with pytest.raises(ap.CostError, match="on a group of 1.*a transfer needs 2 ranks"):
             ap.costs.measure_interference()
+        with pytest.raises(ap.CostError, match="calibrate on one rank: links are measured between 2 ranks or more"):
+            ap.costs.calibrate()
     finally:
         dist.destroy_process_group()

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from annopipe.annotate import LANE_KEY, comm, nano_batch, region
+from annopipe.annotate import LANE_KEY, STREAM_KEY, comm, nano_batch, region
 from annopipe.graphs.meta import custom_tags, tag_kind, tag_region
 
 __all__ = ["add_rest", "build_stage", "tagged_call", "tagged_method"]
@@ -100,8 +100,9 @@ def _with_tags(graph: fx.Graph, node: fx.Node, original: fx.Node, functions: dic
 
     Functions are added to those that the stage has as attributes: FX cannot print one as an argument.
     """
-    tags = tag_kind(original), tag_region(original), custom_tags(original).get(LANE_KEY)
-    if tags == ("", "", None) or node.op not in ("call_module", "call_function", "call_method"):
+    custom = custom_tags(original)
+    tags = tag_kind(original), tag_region(original), custom.get(LANE_KEY), custom.get(STREAM_KEY)
+    if tags == ("", "", None, None) or node.op not in ("call_module", "call_function", "call_method"):
         return node
     called: Any = node.target
     with graph.inserting_before(node):
@@ -117,7 +118,7 @@ def _with_tags(graph: fx.Graph, node: fx.Node, original: fx.Node, functions: dic
     return found
 
 
-Tags = tuple[str, str, int | None]
+Tags = tuple[str, str, int | None, str | None]
 
 
 def tagged_call(tags: Tags, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -134,7 +135,7 @@ def tagged_method(tags: Tags, name: str, owner: Any, *args: Any, **kwargs: Any) 
 
 @contextmanager
 def _open(tags: Tags) -> Iterator[None]:
-    kind, path, lane = tags
-    opened = nullcontext() if not path else (comm(path) if kind == "comm" else region(path))
+    kind, path, lane, stream = tags
+    opened = nullcontext() if not path else (comm(path) if kind == "comm" else region(path, stream=stream))
     with opened, nullcontext() if lane is None else nano_batch(lane):
         yield

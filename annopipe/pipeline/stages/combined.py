@@ -8,6 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from annopipe.compiling.graphs import CompiledGraph
 from annopipe.errors import PipelineError
 from annopipe.ordering.combining import Part, StageNodeCosts, combine, has_nano_batches, lanes_of
 from annopipe.ordering.registry import Policy
@@ -53,7 +54,13 @@ class Combined:
     ) -> None:
         self.plan = combine(parts, policy, costs, group)
         self.plan.check_ranks()
-        self._call = GraphCall(self.plan.graph, lanes_of([part.kind for part in parts]))
+        self._lanes = lanes_of([part.kind for part in parts])
+        self._call = GraphCall(self.plan.executable, self._lanes)
+
+    def run_compiled(self, graph: CompiledGraph) -> None:
+        """Run the plan's graph with compiled stretches from now on."""
+        self.plan = self.plan.with_compiled(graph)
+        self._call = GraphCall(graph, self._lanes)
 
     def __call__(self, values: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """The results of each lane, in the order of the lanes. The dictionaries of values are empty afterwards."""

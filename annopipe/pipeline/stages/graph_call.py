@@ -40,8 +40,8 @@ class GraphCall:
         for own in values:
             own.clear()
         with torch.no_grad():
-            if any(map(torch.is_autocast_enabled, self._devices)):
-                found = self._without_autocast(given)
+            if self._graph.around is not None or any(map(torch.is_autocast_enabled, self._devices)):
+                found = self._in_context(given)
             else:
                 found = self._now(given)
         results: list[dict[str, Any]] = [{} for _ in range(self._lanes)]
@@ -49,9 +49,11 @@ class GraphCall:
             results[lane][name] = value
         return results
 
-    def _without_autocast(self, given: list[Any]) -> Any:
-        """Casts are nodes of the graph."""
+    def _in_context(self, given: list[Any]) -> Any:
+        """Without autocast, since casts are nodes of the graph, and in the graph's own context."""
         with contextlib.ExitStack() as stack:
+            if self._graph.around is not None:
+                stack.enter_context(self._graph.around())
             for device in self._devices:
                 stack.enter_context(torch.autocast(device, enabled=False))
             return self._now(given)

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -33,6 +33,7 @@ def attach(
     plan_group: dist.ProcessGroup | None = None,
     fixed_sums: bool = False,
     recompute: StageRecompute = None,
+    compile: Literal["inductor"] | None = None,  # noqa: A002 (as torch.nn.Module.compile)
     timeout: timedelta = timedelta(minutes=5),
 ) -> S:
     """Let a schedule object of torch.distributed.pipelining run as an ``ap.Pipeline``, and return it.
@@ -47,7 +48,7 @@ def attach(
 
     Args:
         schedule: with one stage a rank or several, of any class, also one that was loaded from CSV.
-        policy, costs, plan_group, fixed_sums, recompute, timeout: see ``ap.Pipeline``.
+        policy, costs, plan_group, fixed_sums, recompute, compile, timeout: see ``ap.Pipeline``.
 
     Stages that ``fully_shard`` has sharded are taken over as by ``ap.from_fully_shard``, for good.
 
@@ -83,6 +84,7 @@ def attach(
         plan_group=plan_group,
         fixed_sums=fixed_sums,
         recompute=recompute,
+        compile=compile,
         spreads_lists=True,  # as upstream does
         timeout=timeout,
     )

@@ -1,0 +1,135 @@
+"""``annopipe calibrate``: measure this machine, and the layers of a model on it, and write what the tuner reads."""
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from annopipe.errors import AnnopipeError
+
+if TYPE_CHECKING:
+    from annopipe.cli.calibrating import Options, Outcome
+
+__all__ = ["command"]
+
+_EXAMPLES = """\b
+Examples:
+  annopipe calibrate --nproc 2 --save machine.toml
+  annopipe calibrate --model model.py:make --at layers.1 --at layers.2 --workload work.toml
+  torchrun --nnodes 2 --nproc-per-node 8 ... -m annopipe calibrate --save cluster.toml
+"""
+_TIMEOUT_S = 600.0
+
+
+@click.command("calibrate", epilog=_EXAMPLES)
+@click.option(
+    "--nproc", type=click.IntRange(2), help="Ranks to start on this machine; one for each GPU, or 2, if left out."
+)
+@click.option(
+    "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, help="gloo or NCCL."
+)
+@click.option(
+    "--ranks-per-node", type=click.IntRange(1), help="Neighbouring ranks of a node; by host names if left out."
+)
+@click.option("--name", help="Of the hardware in the file.")
+@click.option("--model", metavar="MODULE:NAME", help="Measure its layers, too: as for annopipe inspect.")
+@click.option("--at", multiple=True, metavar="PATH", help="A layer begins at this module; repeatable.")
+@click.option("--input", "inputs", multiple=True, metavar="SHAPE", help="Of a model that is a module, as 2,16,32.")
+@click.option("--pipeline-ranks", type=click.IntRange(1), help="Of the workload; all ranks if left out.")
+@click.option("--microbatches", type=click.IntRange(1), default=8, show_default=True, help="Of the workload.")
+@click.option("--workload", metavar="PATH.toml", help="Write the layers as a workload for annopipe tune.")
+@click.option("--save", metavar="PATH.toml", help="Write the machine, for ap.costs.Hardware and ap.Cluster.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything that was measured as JSON instead.")
+def command(
+    nproc: int | None, device: str, workload: str | None, save: str | None, *, as_json: bool, **options: Any
+) -> None:
+    """Measure devices, links, collectives and interference on real ranks (less than a minute).
+
+    Starts ranks of its own, or, under torchrun, is one of them.
+    """
+    from annopipe.cli.calibrating import Options, measured
+
+    if workload and not options["model"]:
+        raise click.UsageError("--workload holds the layers of a model: say which with --model")
+    if workload and not options["at"]:
+        raise click.UsageError(
+            "--workload needs layers: say where they begin with --at, as --at layers.1 --at layers.2"
+        )
+    under_torchrun = "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    if under_torchrun and nproc is not None:
+        raise click.UsageError("--nproc starts ranks, and torchrun has started some: leave it out")
+    place, count = _devices(device, nproc)
+    ranks = int(os.environ["WORLD_SIZE"]) if under_torchrun else count
+    if ranks < 2:
+        raise AnnopipeError(
+            "one rank has no links to measure: start 2 or more; what this device attains alone says "
+            "ap.costs.local_hardware()"
+        )
+    given = {**options, "pipeline_ranks": options["pipeline_ranks"] or ranks}
+    chosen = Options(device=place, **given)
+    if under_torchrun:
+        leads = os.environ["RANK"] == "0"
+        found = measured(chosen, _tell if leads else _say_nothing)
+        if not leads:
+            return
+    else:
+        found = _started(chosen, ranks)
+    click.echo(json.dumps(found.plain, indent=1) if as_json else found.text)
+    for path, text in ((save, found.machine), (workload, found.workload)):
+        if path:
+            _write(path, text)
+
+
+def _devices(device: str, nproc: int | None) -> tuple[str, int]:
+    """Where to measure, and on how many ranks."""
+    import torch
+
+    gpus = torch.cuda.device_count()
+    place = ("cuda" if gpus else "cpu") if device == "auto" else device
+    if place == "cpu":
+        return place, nproc or 2
+    if not gpus:
+        raise AnnopipeError("there is no GPU here: leave --device out, or give --device cpu")
+    if nproc is not None and nproc > gpus:
+        raise AnnopipeError(f"--nproc {nproc}, and there are {gpus} GPUs: NCCL wants one for each rank")
+    return place, nproc or gpus
+
+
+def _started(options: "Options", ranks: int) -> "Outcome":
+    from annopipe.cli.calibrating import Outcome
+    from benchmarks.launch import run_ranks
+
+    found: list[Outcome] = []
+
+    def on_line(_rank: int, line: str) -> None:
+        kind, _, text = line.partition(":")
+        if kind == "progress":
+            _tell(text)
+        elif kind == "result":
+            found.append(Outcome(**json.loads(text)))
+
+    args = [json.dumps(dataclasses.asdict(options))]
+    run_ranks("annopipe.cli.calibrating", ranks, args=args, timeout_s=_TIMEOUT_S, on_line=on_line)
+    if not found:
+        raise AnnopipeError("rank 0 ended without a result: run it under torchrun to see where it stops")
+    return found[0]
+
+
+def _tell(text: str) -> None:
+    click.echo(f"measuring {text}", err=True)
+
+
+def _say_nothing(_: str) -> None:
+    pass
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise AnnopipeError(f"cannot write {path}: {error.strerror}") from error
+    click.echo(f"wrote {path}", err=True)

@@ -1,0 +1,190 @@
+"""What ``annopipe calibrate`` does on every rank: measure the machine, and the layers of a model, and say it as text.
+
+``python -m annopipe.cli.calibrating OPTIONS_JSON`` is one rank that the command has started: rank 0 prints progress as
+lines that start with "progress:", and what was found as one line of JSON that starts with "result:".
+"""
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from annopipe.errors import AnnopipeError
+
+if TYPE_CHECKING:
+    from annopipe.costs import Calibration, LayerTimes
+
+__all__ = ["Options", "Outcome", "measured"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What to measure.
+
+    model, at, inputs: the model, the modules before which it is cut into layers, and example inputs; "" for no model.
+    pipeline_ranks, microbatches: of the workload that its layers make.
+    """
+
+    device: str = "cpu"
+    ranks_per_node: int | None = None
+    name: str | None = None
+    model: str = ""
+    at: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    pipeline_ranks: int = 2
+    microbatches: int = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What was found: for people, for files, and everything as plain data. workload: "" without a model."""
+
+    text: str
+    machine: str
+    workload: str
+    plain: dict[str, Any]
+
+
+def measured(options: Options, report: Callable[[str], None]) -> Outcome:
+    """Join the other ranks, measure, and leave; the same on all ranks."""
+    import torch
+    import torch.distributed as dist
+
+    import annopipe as ap
+    from annopipe.cli.loading import load_model
+
+    model = load_model(options.model, options.inputs) if options.model else None
+    if options.device == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group("nccl" if options.device == "cuda" else "gloo")
+    try:
+        found = ap.costs.calibrate(
+            device=options.device, ranks_per_node=options.ranks_per_node, name=options.name, report=report
+        )
+        layers = _layers(model, options.at, report) if model else []
+        work = _workload(options, found, layers) if layers else None
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+    text = "\n".join([*_text(found), *(_layers_text(layers) if layers else [])])
+    plain = {**found.plain(), "layers": [dataclasses.asdict(layer) for layer in layers]}
+    return Outcome(text, found.to_toml(), work.to_toml() if work else "", plain)
+
+
+def _layers(loaded: Any, at: tuple[str, ...], report: Callable[[str], None]) -> "list[LayerTimes]":
+    import torch.distributed as dist
+
+    import annopipe as ap
+
+    model, args, kwargs = loaded
+    parts = ap.split(model, at=list(at)) if at else [model]
+    return ap.costs.measure_layers(parts, *args, kwargs=kwargs, group=dist.group.WORLD, report=report)
+
+
+def _workload(options: Options, found: "Calibration", layers: "list[LayerTimes]") -> Any:
+    import annopipe as ap
+
+    # Stages that are neighbours lie on different nodes, where there are several: the slower link counts.
+    line = found.of("send", "between" if found.crosses_nodes else "inside").line
+    handed_on = max((each.output for each in layers[:-1]), default=0)
+    return ap.Workload(
+        tuple(
+            ap.Layer(
+                F=_short(each.F),
+                I=_short(each.I),
+                W=_short(each.W),
+                activation=each.activation,
+                comm=_short(each.comm),
+                parameters=each.parameters,
+            )
+            for each in layers
+        ),
+        ranks=options.pipeline_ranks,
+        microbatches=options.microbatches,
+        message=_short(handed_on / line.bandwidth),
+        latency=_short(line.latency_s),
+        name=options.model.rpartition(":")[2],
+    )
+
+
+def _short(seconds: float) -> float:
+    """What a measurement is worth."""
+    return float(f"{seconds:.4g}")
+
+
+def _text(found: "Calibration") -> list[str]:
+    from tabulate import tabulate
+
+    own = found.hardware
+    peaks = ", ".join(f"{dtype} {flops / 1e9:.4g}" for dtype, flops in own.peak_flops.items())
+    rows = [
+        (
+            each.kind.replace("_", "-"),
+            "inside a node" if each.where == "inside" else "between nodes",
+            each.ranks if each.kind != "send" else 2,
+            f"{each.line.latency_s * 1e6:.1f}",
+            f"{each.line.bandwidth / 1e6:.4g}",
+            f"{each.line.residual:.1%}",
+            f"{each.issue_s * 1e6:.1f}" if each.issue_s else "",
+            f"{found.modelled(each):.2f}",
+        )
+        for each in found.messages
+    ]
+    headers = ("message", "", "ranks", "latency us", "MB/s", "deviation", "issue us", "hardware/measured")
+    beside = found.interference
+    who = f"{found.devices} ranks over {found.backend}, {own.ranks_per_node} on a node"
+    memory = f"memory {own.memory_bandwidth / 1e9:.4g} GB/s, {found.memory / 2**30:.3g} GiB each"
+    tiny = f"a tiny operation {own.kernel_launch_s * 1e6:.2g} us, a host read {own.host_read_s * 1e6:.2g} us"
+    slowed = f"products of matrices take {beside.matmul:.0%} longer, copies of memory {beside.memory:.0%}"
+    return [
+        f"{who}; measured in {found.seconds:.0f} s",
+        f"{own.name}: GFLOP/s {peaks}; {memory}; {tiny}",
+        tabulate(rows, headers=headers, disable_numparse=True),
+        f"while messages move, {slowed}; an all-to-all beside products {beside.transfer_beside_matmul:.0%}",
+        *(f"note: {note}" for note in found.notes),
+    ]
+
+
+def _layers_text(layers: "list[LayerTimes]") -> list[str]:
+    from tabulate import tabulate
+
+    rows = [
+        (
+            index,
+            *(f"{seconds * 1e3:.3f}" for seconds in (each.F, each.I, each.W, each.comm)),
+            *(f"{size / 2**20:.3f}" for size in (each.activation, each.parameters, each.output)),
+        )
+        for index, each in enumerate(layers)
+    ]
+    headers = ("layer", "F ms", "I ms", "W ms", "comm ms", "activation MiB", "parameters MiB", "output MiB")
+    return ["", tabulate(rows, headers=headers, disable_numparse=True)]
+
+
+def _main() -> None:
+    given = json.loads(sys.argv[1])
+    options = Options(**{**given, "at": tuple(given["at"]), "inputs": tuple(given["inputs"])})
+    leads = os.environ["RANK"] == "0"
+
+    def report(text: str) -> None:
+        if leads:
+            print(f"progress:{text}", flush=True)
+
+    try:
+        found = measured(options, report)
+    except click.ClickException as error:
+        sys.exit(f"error: {error.format_message()}")
+    except AnnopipeError as error:  # the command shows the message, not where it was raised
+        sys.exit(f"error: {error}")
+    if leads:
+        print("result:" + json.dumps(dataclasses.asdict(found)), flush=True)
+    from benchmarks.launch import end_rank
+
+    end_rank()
+
+
+if __name__ == "__main__":
+    _main()

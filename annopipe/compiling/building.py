@@ -1,0 +1,120 @@
+"""Compile many forms: in parallel processes, each form once on a machine, and never again while Inductor's cache lasts.
+
+What Inductor has compiled is in its cache on disk. Beside it stands a mark for every form; a form without a mark is
+compiled by whoever locks it first: this process, its helpers, or another rank on the same machine. The others wait for
+it and take the result from the cache.
+"""
+
+import hashlib
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+
+from annopipe.compiling.forms import Compiled, NotCompiled
+
+__all__ = ["build", "fill", "helpers_for"]
+
+_WORTH_A_PROCESS = 3  # forms; a process takes as long to start
+
+
+def build(forms: Iterable[str], helpers: int | None = None) -> dict[str, Compiled | str]:
+    """The function of each form, or why there is none.
+
+    Args:
+        forms: what to compile.
+        helpers: how many processes besides this one; None: one for each processor that no rank has for itself.
+
+    Raises GraphError when there is no C++ compiler.
+    """
+    distinct = list(dict.fromkeys(forms))
+    if any('"device":"cpu"' in form for form in distinct):
+        _inductor().check_compiler()
+    missing = [form for form in distinct if not _mark(form).exists()]
+    count = min(helpers_for(len(missing)) if helpers is None else helpers, max(0, len(missing) - 1))
+    with _helped(missing, count):
+        for waits in (False, True):
+            fill(missing, waits=waits)
+    return {form: _compiled(form) for form in distinct}
+
+
+def fill(forms: Sequence[str], *, waits: bool) -> None:
+    """Compile what has no mark yet.
+
+    Args:
+        forms: what is wanted.
+        waits: for those that another process compiles now; else they are left to it.
+    """
+    for form in forms:
+        mark = _mark(form)
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with FileLock(f"{mark}.lock", timeout=-1 if waits else 0):
+                if not mark.exists() and not isinstance(_compiled(form), str):
+                    mark.touch()
+        except Timeout:
+            continue
+
+
+def helpers_for(forms: int) -> int:
+    """How many processes are worth while for so many forms, with the processors that other ranks leave free.
+
+    >>> helpers_for(1)
+    0
+    """
+    if forms < _WORTH_A_PROCESS:
+        return 0
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("WORLD_SIZE") or 1)
+    return max(0, min((os.cpu_count() or 1) // ranks - 1, forms // 2))
+
+
+def _compiled(form: str) -> Compiled | str:
+    try:
+        compiled: Compiled = _inductor().compile_form(form, _inductor().compiler_version())
+    except NotCompiled as error:
+        return str(error)
+    return compiled
+
+
+def _inductor() -> Any:
+    """The adapter, only when it is wanted: it imports PyTorch's compiler, which takes seconds."""
+    return importlib.import_module("annopipe.compiling.inductor")
+
+
+def _mark(form: str) -> Path:
+    name = hashlib.sha256(f"{_inductor().compiler_version()}\n{form}".encode()).hexdigest()
+    return Path(_inductor().compiler_folder()) / "annopipe" / name
+
+
+@contextmanager
+def _helped(forms: Sequence[str], count: int) -> Iterator[None]:
+    """With processes that compile from the end while this one does from the beginning."""
+    job = {
+        "forms": forms[::-1],
+        "threads": torch.get_num_threads(),
+        "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "annopipe.compiling.helper"]
+    started = []
+    try:
+        for _ in range(count):
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, text=True)
+            started.append(process)
+            if process.stdin is not None:
+                process.stdin.write(json.dumps(job))
+                process.stdin.close()
+        yield
+    finally:
+        for process in started:  # all is compiled, or has failed: what they still do is of no use
+            process.terminate()
+            process.wait()

@@ -1,0 +1,45 @@
+"""What is not compiled, and why."""
+
+import torch
+from torch import fx
+
+from annopipe.graphs import meta
+from annopipe.graphs.ops import is_operator, traits
+
+__all__ = ["refusal"]
+
+_NAMESPACES = frozenset({"aten", "prims"})
+_DEVICES = frozenset({"cpu", "cuda", "xpu", "mps"})
+
+
+def refusal(node: fx.Node) -> str:
+    """Why a node of computation runs eagerly; "" when it may be compiled.
+
+    >>> graph = fx.Graph()
+    >>> refusal(graph.call_function(sum, ((1, 2),)))
+    'sum is no operator'
+    """
+    target = node.target
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return f"{target.name()} is an operator on functions"
+    if traits(node).check:
+        return "a check"
+    if not is_operator(target) and getattr(target, "__name__", "") != "getitem":
+        return f"{getattr(target, '__name__', target)} is no operator"
+    if is_operator(target) and target.namespace not in _NAMESPACES:  # type: ignore[union-attr]
+        return f"{target} is a custom operator"
+    found = meta.value(node)
+    for value in found if isinstance(found, (list, tuple)) else [found]:
+        if value is not None and (why := _tensor_refusal(value)):
+            return why
+    return "" if found is not None else "nothing is known of its result"
+
+
+def _tensor_refusal(value: object) -> str:
+    if not isinstance(value, torch.Tensor):
+        return f"a result is a {type(value).__name__}"
+    if value.layout is not torch.strided:
+        return f"a result is {str(value.layout).removeprefix('torch.')}"
+    if value.is_complex() or value.is_quantized:
+        return f"a result is {str(value.dtype).removeprefix('torch.')}"
+    return "" if value.device.type in _DEVICES else f"a result is on {value.device.type}"
