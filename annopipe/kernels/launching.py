@@ -10,7 +10,7 @@ from triton.runtime.errors import OutOfResources
 
 from annopipe.kernels.tuning import seconds_on_stream, tile_choices
 
-__all__ = ["by_row", "capability", "chosen", "precision", "programs"]
+__all__ = ["aligned", "by_row", "capability", "chosen", "precision", "programs"]
 
 _HERE = (9, 132)  # capability and multiprocessors that the interpreter stands in for
 Tile = TypeVar("Tile")
@@ -19,6 +19,12 @@ Tile = TypeVar("Tile")
 def by_row(x: Tensor) -> Tensor:
     """The same values with the values of a row side by side."""
     return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def aligned(tensors: Sequence[Tensor], numbers: Sequence[int]) -> bool:
+    """Whether 16 divides all addresses and numbers but 1, so that the compiler loads 16 bytes at once."""
+    places = (tensor.data_ptr() for tensor in tensors)
+    return not any(number % 16 for number in (*places, *numbers) if number != 1)
 
 
 def capability(device: torch.device) -> int:

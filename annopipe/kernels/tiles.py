@@ -6,6 +6,7 @@ every GPU since capability 8.0. ``annopipe bench kernels --offline`` prints what
 """
 
 import dataclasses
+from typing import Literal
 
 import torch
 
@@ -31,7 +32,8 @@ class MatrixTile:
     """What one program of a grouped product works on.
 
     height, width: of the block of the result.  depth: how many terms of each sum are in shared memory at once.
-    stages: how many such blocks are under way.  blackwell: whether it is for capability 10 and later, too.
+    stages: how many such blocks are under way.  blackwell: for which widths it is on capability 10 and later, where it
+        would spill registers otherwise: "all", "whole" (of which the depth is a divisor) or "none".
     """
 
     height: int
@@ -39,19 +41,24 @@ class MatrixTile:
     depth: int
     warps: int
     stages: int
-    blackwell: bool = True
+    blackwell: Literal["all", "whole", "none"] = "all"
 
 
 _ROWS = (RowTile(4, 512, 4), RowTile(1, 1024, 4), RowTile(8, 256, 4), RowTile(2, 1024, 8))
-_HALF = (
-    MatrixTile(128, 128, 64, 8, 3),
-    MatrixTile(64, 128, 64, 4, 4),
-    MatrixTile(64, 64, 64, 4, 4),
-    MatrixTile(128, 256, 64, 8, 3, blackwell=False),
-)
-_SINGLE = {
+_ALIGNED = {
+    "half": (
+        MatrixTile(128, 128, 64, 8, 3, blackwell="whole"),
+        MatrixTile(64, 128, 64, 4, 4),
+        MatrixTile(64, 64, 64, 4, 4),
+        MatrixTile(128, 256, 64, 8, 3, blackwell="none"),
+    ),
     "tf32": (MatrixTile(64, 64, 32, 4, 3), MatrixTile(128, 128, 32, 8, 2)),
     "ieee": (MatrixTile(64, 64, 16, 4, 3), MatrixTile(32, 64, 16, 4, 3)),
+}
+_ANY = {
+    "half": (MatrixTile(64, 64, 16, 4, 1), MatrixTile(64, 32, 16, 4, 1)),
+    "tf32": (MatrixTile(64, 32, 32, 4, 1),),
+    "ieee": (MatrixTile(32, 32, 16, 4, 1),),
 }
 
 
@@ -60,13 +67,18 @@ def row_tiles() -> tuple[RowTile, ...]:
     return _ROWS
 
 
-def matrix_tiles(dtype: torch.dtype, precision: str, capability: int) -> tuple[MatrixTile, ...]:
+def matrix_tiles(
+    dtype: torch.dtype, precision: str, capability: int, *, aligned: bool = True, whole: bool = True
+) -> tuple[MatrixTile, ...]:
     """The tiles of grouped products.
 
     Args:
         dtype: of the operands.
         precision: how float32 is multiplied, "ieee" or "tf32"; nothing to other types.
         capability: the major compute capability of the GPU.
+        aligned: whether 16 divides every width, stride and address; if not, values are loaded one by one, which takes
+            so many registers that tiles have to be small.
+        whole: whether the depth of the tiles divides the width that is added up over.
 
     Raises:
         GraphError: there is no kernel for the type.
@@ -76,8 +88,10 @@ def matrix_tiles(dtype: torch.dtype, precision: str, capability: int) -> tuple[M
     """
     if dtype not in KERNEL_DTYPES:
         raise GraphError(f"there is no grouped kernel for {dtype}: it takes {', '.join(map(str, KERNEL_DTYPES))}")
-    table = _SINGLE[precision] if dtype == torch.float32 else _HALF
-    return tuple(tile for tile in table if tile.blackwell or capability < 10)
+    kind = precision if dtype == torch.float32 else "half"
+    table = (_ALIGNED if aligned else _ANY)[kind]
+    fits = "whole" if whole else "all"
+    return tuple(tile for tile in table if capability < 10 or tile.blackwell in ("all", fits))
 
 
 def products_width(block: int) -> int:

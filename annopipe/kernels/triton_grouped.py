@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from annopipe.kernels.launching import by_row, capability, chosen, precision, programs
+from annopipe.kernels.launching import aligned, by_row, capability, chosen, precision, programs
 from annopipe.kernels.tiles import GROUP, MatrixTile, matrix_tiles
 
 __all__ = ["product", "product_kernel", "weight_grad", "weight_grad_kernel"]
@@ -141,12 +141,13 @@ def product(x: Tensor, weight: Tensor, counts: Tensor, sms: int, tile: MatrixTil
     rows, (experts, width_in, width_out) = x.shape[0], weight.shape
     out = x.new_empty((rows, width_out))
     how = precision(x.dtype)
+    fits = aligned((x, weight, out), (width_in, width_out, x.stride(0), *weight.stride()))
 
     def launch(tile: MatrixTile) -> None:
-        tiles = (triton.cdiv(rows, tile.height) + experts) * triton.cdiv(width_out, tile.width)
-        product_kernel[(min(programs(x.device, sms), tiles),)](
+        number = (triton.cdiv(rows, tile.height) + experts) * triton.cdiv(width_out, tile.width)
+        product_kernel[(min(programs(x.device, sms), number),)](
             *(x, weight, counts, out, experts, width_in, width_out, x.stride(0), *weight.stride()),
-            WHOLE=width_in % tile.depth == 0,
+            WHOLE=fits and width_in % tile.depth == 0,
             BLOCK_ROWS=tile.height,
             BLOCK_IN=tile.depth,
             BLOCK_OUT=tile.width,
@@ -154,8 +155,9 @@ def product(x: Tensor, weight: Tensor, counts: Tensor, sms: int, tile: MatrixTil
         )
 
     if out.numel():
-        kind = "grouped_mm", x.dtype, how, *weight.shape, weight.stride(2) == 1, sms
-        launch(tile or chosen(kind, rows, matrix_tiles(x.dtype, how, capability(x.device)), launch, x.device))
+        tiles = matrix_tiles(x.dtype, how, capability(x.device), aligned=fits, whole=fits and width_in % 64 == 0)
+        kind = "grouped_mm", x.dtype, how, *weight.shape, weight.stride(2) == 1, fits, sms
+        launch(tile or chosen(kind, rows, tiles, launch, x.device))
     return out
 
 
@@ -167,8 +169,8 @@ def weight_grad(x: Tensor, grad: Tensor, counts: Tensor, sms: int, tile: MatrixT
     how = precision(x.dtype)
 
     def launch(tile: MatrixTile) -> None:
-        tiles = experts * triton.cdiv(width_in, tile.height) * triton.cdiv(width_out, tile.width)
-        weight_grad_kernel[(min(programs(x.device, sms), tiles),)](
+        number = experts * triton.cdiv(width_in, tile.height) * triton.cdiv(width_out, tile.width)
+        weight_grad_kernel[(min(programs(x.device, sms), number),)](
             *(x, grad, counts, out, experts, width_in, width_out, x.stride(0), grad.stride(0)),
             BLOCK_ROWS=tile.depth,
             BLOCK_IN=tile.height,
@@ -177,8 +179,10 @@ def weight_grad(x: Tensor, grad: Tensor, counts: Tensor, sms: int, tile: MatrixT
         )
 
     if out.numel():
-        kind = "grouped_mm_weight_grad", x.dtype, how, *out.shape, sms
-        launch(tile or chosen(kind, x.shape[0], matrix_tiles(x.dtype, how, capability(x.device)), launch, x.device))
+        fits = aligned((x, grad, out), (width_in, width_out, x.stride(0), grad.stride(0)))
+        tiles = matrix_tiles(x.dtype, how, capability(x.device), aligned=fits)
+        kind = "grouped_mm_weight_grad", x.dtype, how, *out.shape, fits, sms
+        launch(tile or chosen(kind, x.shape[0], tiles, launch, x.device))
     return out
 
 

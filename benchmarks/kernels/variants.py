@@ -46,23 +46,25 @@ def variants(target: int) -> Iterator[Variant]:
     """All forms for a target."""
     yield from _of_rows()
     for dtype, precision in ((torch.bfloat16, "ieee"), (torch.float16, "ieee"), *_single()):
-        for tile in matrix_tiles(dtype, precision, target // 10):
-            yield from _of_products(dtype, precision, tile)
+        for aligned, whole in ((True, True), (True, False), (False, False)):
+            for tile in matrix_tiles(dtype, precision, target // 10, aligned=aligned, whole=whole):
+                yield from _of_products(dtype, precision, tile, aligned=aligned, whole=whole)
 
 
 def _single() -> tuple[tuple[torch.dtype, str], ...]:
     return (torch.float32, "tf32"), (torch.float32, "ieee")
 
 
-def _of_products(dtype: torch.dtype, precision: str, tile: MatrixTile) -> Iterator[Variant]:
-    typical = dtype == torch.bfloat16 and tile == matrix_tiles(dtype, precision, 9)[0]
+def _of_products(
+    dtype: torch.dtype, precision: str, tile: MatrixTile, *, aligned: bool, whole: bool
+) -> Iterator[Variant]:
+    """The products in one tile; the weight gradient adds up over rows, so no width is in parts there."""
+    typical = dtype == torch.bfloat16 and whole and tile == matrix_tiles(dtype, precision, 9)[0]
     element = f"*{_NAMES[dtype]}"
     form = f"{_NAMES[dtype]}{f' {precision}' if dtype == torch.float32 else ''}"
     size = f"{tile.height}x{tile.width}x{tile.depth}"
     common: dict[str, Any] = {"PRECISION": precision, "GROUP": GROUP}
-    for transposed, aligned, whole in itertools.product((False, True), (True, False), (True, False)):
-        if whole and not aligned:
-            continue
+    for transposed in (False, True):
         blocks = {"BLOCK_ROWS": tile.height, "BLOCK_IN": tile.depth, "BLOCK_OUT": tile.width}
         side_by_side = "weight_stride_in" if transposed else "weight_stride_out"
         constants = {**common, **blocks, "WHOLE": whole, side_by_side: 1, "EXPERTS": 32 if aligned else 256}
@@ -70,13 +72,13 @@ def _of_products(dtype: torch.dtype, precision: str, tile: MatrixTile) -> Iterat
         sizes = "" if whole else ", any width" if not aligned else ", width in parts"
         name, kernel = "grouped_mm", triton_grouped.product_kernel
         said = f"{form}, {what}{sizes}", size
-        yield _variant(kernel, name, *said, constants, element, tile, aligned=aligned, typical=typical and whole)
-    for aligned in (True, False):
+        yield _variant(kernel, name, *said, constants, element, tile, aligned=aligned, typical=typical)
+    if whole or not aligned:
         blocks = {"BLOCK_ROWS": tile.depth, "BLOCK_IN": tile.height, "BLOCK_OUT": tile.width}
         constants = {**common, **blocks, "EXPERTS": 32 if aligned else 256}
         name, kernel = "grouped_mm_weight_grad", triton_grouped.weight_grad_kernel
         said = f"{form}, weight gradient{'' if aligned else ', any width'}", size
-        yield _variant(kernel, name, *said, constants, element, tile, aligned=aligned, typical=typical and aligned)
+        yield _variant(kernel, name, *said, constants, element, tile, aligned=aligned, typical=typical)
 
 
 def _of_rows() -> Iterator[Variant]:

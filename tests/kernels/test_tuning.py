@@ -32,9 +32,10 @@ def test_where_no_tile_fits_it_is_refused():
 @pytest.mark.parametrize("precision", ["ieee", "tf32"])
 @pytest.mark.parametrize("capability", [8, 9, 10])
 def test_the_tile_decides_no_order_of_a_sum(dtype, precision, capability):
-    tiles = matrix_tiles(dtype, precision, capability)
-    assert len({tile.depth for tile in tiles}) == 1
-    assert len(set(tiles)) == len(tiles) > 1
+    for aligned, whole in ((True, True), (True, False), (False, False)):
+        tiles = matrix_tiles(dtype, precision, capability, aligned=aligned, whole=whole)
+        assert len({tile.depth for tile in tiles}) == 1
+        assert len(set(tiles)) == len(tiles) > (not aligned) - 1
 
 
 def test_a_type_without_kernels_is_refused():
