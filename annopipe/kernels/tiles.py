@@ -52,7 +52,7 @@ _ALIGNED = {
         MatrixTile(64, 64, 64, 4, 4),
         MatrixTile(128, 256, 64, 8, 3, blackwell="none"),
     ),
-    "tf32": (MatrixTile(64, 64, 32, 4, 3), MatrixTile(128, 128, 32, 8, 2)),
+    "tf32": (MatrixTile(64, 128, 32, 8, 3), MatrixTile(128, 128, 32, 8, 2)),
     "ieee": (MatrixTile(64, 64, 16, 4, 3), MatrixTile(32, 64, 16, 4, 3)),
 }
 _ANY = {
