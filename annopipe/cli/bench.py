@@ -13,6 +13,7 @@ _BENCHMARKS = {
     "calibration": ("benchmarks.calibration.command", "Predicted against paced: calibrate, search, run what is found."),
     "models": ("benchmarks.models.command", "Real models on 64 H100: tracing, published gains beside simulated ones."),
     "compile": ("benchmarks.compiling.command", "Compiled graphs beside eager ones, and the runner itself."),
+    "kernels": ("annopipe.cli.kernels", "Our kernels: compiled for GPUs that are not here, timed on the one that is."),
     "moe": ("benchmarks.moe.command", "Whole MoE steps under pipeline schedules: paced, simulated, eager."),
     "overlap": ("benchmarks.overlap", "Hide an MoE pair's communication: eager, sequential and every policy."),
     "planning": ("annopipe.cli.planning", "Time multiplex, policy and reorder on a graph of 10,000 nodes."),
