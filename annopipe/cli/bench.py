@@ -10,6 +10,7 @@ from annopipe.cli.lazy import LazyGroup
 __all__ = ["command"]
 
 _BENCHMARKS = {
+    "calibration": ("benchmarks.calibration.command", "Predicted against paced: calibrate, search, run what is found."),
     "moe": ("benchmarks.moe.command", "Whole MoE steps under pipeline schedules: paced, simulated, eager."),
     "overlap": ("benchmarks.overlap", "Hide an MoE pair's communication: eager, sequential and every policy."),
     "planning": ("annopipe.cli.planning", "Time multiplex, policy and reorder on a graph of 10,000 nodes."),

@@ -11,7 +11,7 @@ import os
 import socket
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,7 +25,7 @@ from annopipe.costs.message_timing import Meter, Route
 from annopipe.errors import CostError
 from annopipe.graphs.process_groups import is_distributed
 
-__all__ = ["calibrate"]
+__all__ = ["calibrate", "ranks_on_each"]
 
 Report = Callable[[str], None]
 
@@ -93,16 +93,26 @@ def _ranks_per_node(group: dist.ProcessGroup, ranks: int, given: int | None) -> 
         return min(given, ranks)
     hosts: list[Any] = [None] * ranks
     dist.all_gather_object(hosts, socket.gethostname(), group=group)
-    per_node = hosts.count(hosts[0])
-    if any(len(set(hosts[start : start + per_node])) != 1 for start in range(0, ranks, per_node)) or (
-        len(set(hosts)) * per_node != ranks
-    ):
+    return ranks_on_each(hosts)
+
+
+def ranks_on_each(hosts: Sequence[str]) -> int:
+    """How many ranks there are on each host, from the name of every rank's.
+
+    Raises CostError where hosts have different numbers, or ranks of one host are not neighbours.
+
+    >>> ranks_on_each(["a", "a", "b", "b"])
+    2
+    """
+    each = hosts.count(hosts[0])
+    runs = [set(hosts[start : start + each]) for start in range(0, len(hosts), each)]
+    if any(hosts.count(host) != each for host in hosts) or any(len(run) != 1 for run in runs):
         counts = ", ".join(f"{host}: {hosts.count(host)}" for host in dict.fromkeys(hosts))
         raise CostError(
             f"the hosts have different numbers of ranks, or not neighbouring ones ({counts}): start as many on each, "
             "as torchrun does, or give ranks_per_node"
         )
-    return per_node
+    return each
 
 
 @contextmanager

@@ -24,9 +24,9 @@ Where = Literal["inside", "between"]
 _FIRST_BYTES, _MOST_BYTES, _GROWTH = 1 << 10, 1 << 26, 4
 _LONG_S = 0.04  # a message that takes so long is the last size
 _FEWEST_SIZES = 4
-_SIZE_S = 0.4  # what all rounds of one size may take, about
+_SIZE_S = 0.25  # what all rounds of one size may take, about
 _IN_A_ROW = 4
-_ROUNDS = (3, 25)
+_ROUNDS = (3, 15)
 
 
 @dataclasses.dataclass(frozen=True)

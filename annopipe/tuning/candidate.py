@@ -41,9 +41,8 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """The placement and the rules."""
-        rules = self.trial.rules
-        return str(rules) if rules.library else f"{self.trial.layout.placement.name}: {rules}"
+        """The placement and the rules; and whether actions were moved then."""
+        return self.trial.name
 
     @property
     def gap(self) -> float:

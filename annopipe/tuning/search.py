@@ -1,17 +1,19 @@
-"""The search: library schedules, then every layout with a few rules, then the good ones with all, then small changes.
+"""The search: library schedules, every layout with a few rules, the good ones with all, small changes, moved actions.
 
 The effort is counted in generated actions, so that the same seed finds the same on a fast and on a slow machine, and
 with any number of processes.
 """
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from annopipe.tuning.baseline import library_trials
+from annopipe.tuning.bounds import lower_bound
 from annopipe.tuning.families import families
 from annopipe.tuning.layout import Layout
 from annopipe.tuning.partition import balanced, moved
+from annopipe.tuning.reordering.job import Reordering
 from annopipe.tuning.rules import first_rules, more_rules, neighbours
 from annopipe.tuning.trial import Score, Trial
 from annopipe.tuning.workers import Workers
@@ -23,6 +25,9 @@ _WHOLE = ("library", "nano-batches")  # parts that are done in any case
 _BATCH = 16  # trials between two decisions; not the number of processes, on which nothing may depend
 _LAYOUTS, _RULES = 0.4, 0.65  # of the effort, when this part of the search has to end
 _GOOD_LAYOUTS, _STARTS, _SPLIT = 8, 6, 2
+# The actions of so many layouts are moved; that is so many times the effort, counted in actions moved or simulated.
+_ORDERS = ((12, 0.6), (4, 0.6), (2, 0.8))
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,7 @@ class Search:
         report: Callable[[Progress], None] | None = None,
     ) -> None:
         self._work, self._workers, self._copies = work, workers, copies
-        self._random, self._effort, self._spent = random.Random(seed), effort, 0
+        self._random, self._seed, self._effort, self._spent = random.Random(seed), seed, effort, 0
         self._report, self._part = report, ""
         self.found: dict[Trial, Score] = {each.trial: each.score for each in known}
         self._best = min((score.makespan for score in self.found.values()), default=float("inf"))
@@ -97,6 +102,8 @@ class Search:
         if self._work.has_comm:
             self._part = "nano-batches"
             self._split(self.ranked())
+        self._part = "orders"
+        self._reorder()
         return self.ranked()
 
     def ranked(self) -> list[Found]:
@@ -122,9 +129,12 @@ class Search:
                 self.found[trial] = score
                 self._spent += score.actions
                 self._best = min(self._best, score.makespan)
-            if self._report is not None:
-                share = min(1.0, self._spent / self._effort)
-                self._report(Progress(self._part, share, self._best, len(self.found)))
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._report is not None:
+            share = min(1.0, self._spent / self._effort)
+            self._report(Progress(self._part, share, self._best, len(self.found)))
 
     def _try_layouts(self) -> list[Trial]:
         """The best trial of each layout, the best layout first."""
@@ -168,13 +178,30 @@ class Search:
             if not self._improve(start):
                 given_up.add(start.trial)
 
-    def _split(self, ranked: Sequence[Found]) -> None:
-        """Choose nano-batches for the best of some layouts: each takes as long as many trials, and is worth it."""
+    def _reorder(self) -> None:
+        """Move the actions of the best of several layouts, and then those of fewer of them further."""
+        bound = lower_bound(self._work, copies=self._copies)
+        for turn, (count, share) in enumerate(_ORDERS):
+            starts = self._best_of_layouts(self.ranked())[:count]
+            if not starts or self._best <= bound * (1 + _ROUNDING):
+                return
+            effort = int(share * self._effort / len(starts))
+            jobs = [Reordering(trial, len(_ORDERS) * self._seed + turn, effort, bound) for trial in starts]
+            for trial, score in self._workers.reordered(jobs):
+                self.found[trial] = score
+                self._best = min(self._best, score.makespan)
+            self._tell()
+
+    @staticmethod
+    def _best_of_layouts(ranked: Iterable[Found]) -> list[Trial]:
         best: dict[Layout, Trial] = {}
         for each in ranked:
-            if not each.trial.rules.library:
-                best.setdefault(each.trial.layout, each.trial)
-        chosen = list(best.values())[:_SPLIT]
+            best.setdefault(each.trial.layout, each.trial)
+        return list(best.values())
+
+    def _split(self, ranked: Sequence[Found]) -> None:
+        """Choose nano-batches for the best of some layouts: each takes as long as many trials, and is worth it."""
+        chosen = self._best_of_layouts(each for each in ranked if not each.trial.rules.library)[:_SPLIT]
         self._try([replace(trial, rules=replace(trial.rules, nano_batches=2)) for trial in chosen])
 
     def _improve(self, start: Found) -> bool:

@@ -15,7 +15,7 @@ from annopipe.tuning.partition import Family
 from annopipe.tuning.stage_costs import action_costs
 from annopipe.tuning.workload import Workload
 
-__all__ = ["Rules", "Score", "Trial", "scored"]
+__all__ = ["Moved", "Rules", "Score", "Trial", "scored"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,19 @@ class Rules:
         return ", ".join(said)
 
 
-# No slots: the schedule is kept once it is built.
+@dataclass(frozen=True)
+class Moved:
+    """The order that came of moving actions.
+
+    Attributes:
+        start: the name of what they were moved in.
+        ranks: the text of every action of every rank.
+    """
+
+    start: str
+    ranks: tuple[tuple[str, ...], ...]
+
+
 @dataclass(frozen=True)
 class Trial:
     """A layout under rules.
@@ -63,11 +75,20 @@ class Trial:
         family: which the layout is of.
         layout: the layers of the stages.
         rules: how the order is made.
+        moved: the order itself instead, where actions of one that rules made were moved.
     """
 
     family: Family
     layout: Layout
     rules: Rules = field(default_factory=Rules)
+    moved: Moved | None = None
+
+    @property
+    def name(self) -> str:
+        """The placement and the rules."""
+        if self.moved:
+            return f"{self.moved.start}, actions moved"
+        return str(self.rules) if self.rules.library else f"{self.layout.placement.name}: {self.rules}"
 
     def costs(self, work: Workload) -> ActionCosts:
         """Of the layout's actions."""
@@ -79,6 +100,10 @@ class Trial:
         Raises ScheduleError when its limits leave no way to finish.
         """
         costs = self.costs(work)
+        if self.moved:
+            placement = self.layout.placement
+            schedule = Schedule.of(placement, work.microbatches, self.moved.ranks, placement.name)
+            return schedule, schedule.simulated(costs)
         schedule = self._spec(work, costs).build()
         if self.rules.nano_batches > 1:
             schedule = with_nano_batches(schedule, costs, self.rules.nano_batches)

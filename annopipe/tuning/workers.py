@@ -1,4 +1,4 @@
-"""Score trials on several processes, in the order in which they were given.
+"""Score trials, and move their actions, on several processes, in the order in which they were given.
 
 The processes are started as ``python -m annopipe.tuning.workers``: unlike those of ``multiprocessing`` they never
 import the caller's own program, so that a script needs no ``if __name__ == "__main__"``. What goes between them is
@@ -13,9 +13,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from annopipe.errors import PipelineError
+from annopipe.tuning.reordering.job import Reordering
 from annopipe.tuning.trial import Score, Trial, scored
 from annopipe.tuning.workload import Workload
 
@@ -60,17 +61,24 @@ class Workers:
 
         Raises PipelineError when a process has ended.
         """
+        return self._answers(trials)
+
+    def reordered(self, jobs: Sequence[Reordering]) -> list[tuple[Trial, Score]]:
+        """What moving actions came to, in the order of the jobs.
+
+        Raises PipelineError when a process has ended.
+        """
+        return self._answers(jobs)
+
+    def _answers(self, jobs: Sequence[Trial | Reordering]) -> list[Any]:
         if not self._processes:
-            return [scored(self._work, trial) for trial in trials]
-        found: list[Score] = []
-        # Every process gets every so many-th trial: which one scores which does not depend on how fast it is.
-        shares = [trials[index :: len(self._processes)] for index in range(len(self._processes))]
+            return [_answer(self._work, job) for job in jobs]
+        # Every process gets every so many-th job: which one does which does not depend on how fast it is.
+        shares = [jobs[index :: len(self._processes)] for index in range(len(self._processes))]
         for process, share in zip(self._processes, shares, strict=True):
             self._put(process, list(share))
         answers = [self._get(process) for process in self._processes]
-        for index in range(len(trials)):
-            found.append(answers[index % len(answers)][index // len(answers)])
-        return found
+        return [answers[index % len(answers)][index // len(answers)] for index in range(len(jobs))]
 
     @staticmethod
     def _put(process: "subprocess.Popen[bytes]", value: object) -> None:
@@ -80,9 +88,9 @@ class Workers:
                 process.stdin.flush()
 
     @staticmethod
-    def _get(process: "subprocess.Popen[bytes]") -> list[Score]:
+    def _get(process: "subprocess.Popen[bytes]") -> list[Any]:
         try:
-            answer: list[Score] = pickle.load(process.stdout)  # type: ignore[arg-type]  # noqa: S301 - our own process
+            answer: list[Any] = pickle.load(process.stdout)  # type: ignore[arg-type]  # noqa: S301 - our own process
         except EOFError:
             raise PipelineError(
                 f"a process of the search has ended with {process.wait()}; its own messages say why, and workers=1 "
@@ -97,12 +105,16 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
 
 
+def _answer(work: Workload, job: Trial | Reordering) -> Any:
+    return scored(work, job) if isinstance(job, Trial) else job.run(work)
+
+
 def _serve(given: BinaryIO, answers: BinaryIO) -> None:
     with contextlib.suppress(EOFError, BrokenPipeError):
         work: Workload = pickle.load(given)  # noqa: S301 - from our own parent
         while True:
-            trials: list[Trial] = pickle.load(given)  # noqa: S301
-            pickle.dump([scored(work, trial) for trial in trials], answers)
+            jobs: list[Trial | Reordering] = pickle.load(given)  # noqa: S301
+            pickle.dump([_answer(work, job) for job in jobs], answers)
             answers.flush()
 
 

@@ -27,9 +27,14 @@ PROGRAM = """
     graphs = ap.trace(stage, (torch.zeros(1, 8, 32, requires_grad=True),))
     options = [{"hardware": "h800"}, {"group": world}, {"hardware": "cpu", "group": world}]
     costs = [ap.costs.roofline(graphs.backward, **each) for each in options]
+    try:
+        ap.costs.calibrate(ranks_per_node=0, name="lab")
+        refused = ""
+    except ap.CostError as error:
+        refused = str(error)
     machine = ap.costs.calibrate(name="lab")
     layers = ap.costs.measure_layers([stage, torch.nn.Linear(32, 4)], torch.zeros(1, 8, 32), group=world, repeat=1)
-    rest = [machine.plain(), machine.to_toml(), [dataclasses.asdict(layer) for layer in layers]]
+    rest = [machine.plain(), machine.to_toml(), [dataclasses.asdict(layer) for layer in layers], refused]
     print(json.dumps([dataclasses.asdict(found), [dataclasses.asdict(each) for each in costs], *rest]))
     dist.barrier()
     end_rank()
@@ -48,6 +53,7 @@ def test_ranks_measure_and_cost_alike(tmp_path) -> None:
     ap.NodeCosts({}, network=found.network())
     _check_machine(values[2], values[3], tmp_path / "machine.toml")
     _check_layers(values[4])
+    assert values[5] == "ranks_per_node=0: give a number that divides the 2 ranks into equal nodes"
 
 
 def _check_machine(plain: dict[str, Any], text: str, path: Path) -> None:
