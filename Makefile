@@ -8,7 +8,7 @@ STAMP := .venv/.stamp
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch nightly corpus lint types docs bench clean
+.PHONY: help demo test test-torch nightly corpus lint types docs site bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "Setting up .venv: a few minutes the first time."
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(PIP_INSTALL) "$$(grep '^torch==' constraints.txt)"
-	@$(PIP_INSTALL) -e '.[dev,plots,optimal]'
+	@$(PIP_INSTALL) -e '.[dev,docs,plots,optimal]'
 	@touch $@
 
 demo: $(STAMP)  ## about a minute: overlap measured on this machine, a table and an HTML timeline
@@ -54,9 +54,13 @@ types: $(STAMP)  ## mypy
 docs: $(STAMP)  ## the gallery of schedules, and the pictures in docs/
 	@$(BIN)/python -m tools.make_docs
 
+site: $(STAMP)  ## the documentation as a web site, in out/site; warnings are errors
+	@$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs out/site
+	@echo "out/site/index.html"
+
 bench: $(STAMP)  ## the overlap benchmark in full
 	@$(BIN)/annopipe bench overlap
 
 clean:  ## remove .venv, caches and results
-	rm -rf .venv .venv-torch-* build dist out *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-torch-* build dist out docs/reference *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

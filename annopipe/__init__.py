@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from annopipe.auxiliary import auxiliary_loss, auxiliary_losses
     from annopipe.compiling.graphs import CompiledGraph, compile_graph
     from annopipe.compiling.report import CompileReport
+    from annopipe.costs.cluster import Cluster
     from annopipe.costs.node_costs import NodeCosts
     from annopipe.errors import (
         AnnopipeError,
@@ -57,10 +58,15 @@ if TYPE_CHECKING:
     from annopipe.scheduling.spec import ScheduleSpec
     from annopipe.simulation import Timeline, simulate
     from annopipe.tuning.candidate import Candidate
-    from annopipe.tuning.layers import Layer, Recompute
+    from annopipe.tuning.degrees import Degrees
+    from annopipe.tuning.layers import Layer, Piece, Pieces, Recompute
+    from annopipe.tuning.model_workload import ModelWorkload
+    from annopipe.tuning.priced import TrainingState
     from annopipe.tuning.run_config import RunConfig
     from annopipe.tuning.tuner import tune
     from annopipe.tuning.workload import Workload
+    from annopipe.workloads.model_layers import ModelLayers
+    from annopipe.workloads.shipped import ModelSpec
 
 _EXPORTS = {
     "ActionCosts": "annopipe.scheduling.action_costs",
@@ -127,9 +133,17 @@ _EXPORTS = {
     "tied_parameters": "annopipe.pipeline.ties",
     "trace": "annopipe.graphs.tracing",
     "Candidate": "annopipe.tuning.candidate",
+    "Cluster": "annopipe.costs.cluster",
+    "Degrees": "annopipe.tuning.degrees",
     "Layer": "annopipe.tuning.layers",
+    "ModelLayers": "annopipe.workloads.model_layers",
+    "ModelSpec": "annopipe.workloads.shipped",
+    "ModelWorkload": "annopipe.tuning.model_workload",
+    "Piece": "annopipe.tuning.layers",
+    "Pieces": "annopipe.tuning.layers",
     "Recompute": "annopipe.tuning.layers",
     "RunConfig": "annopipe.tuning.run_config",
+    "TrainingState": "annopipe.tuning.priced",
     "Workload": "annopipe.tuning.workload",
     "tune": "annopipe.tuning.tuner",
     "with_nano_batches": "annopipe.scheduling.nano_batching.choosing",
@@ -144,20 +158,27 @@ __all__ = [
     "AnnopipeError",
     "Candidate",
     "CaptureError",
+    "Cluster",
     "CompileReport",
     "CompiledGraph",
     "CostError",
     "Decision",
+    "Degrees",
     "ForeignTag",
     "GraphError",
     "Layer",
     "LowerBound",
+    "ModelLayers",
+    "ModelSpec",
+    "ModelWorkload",
     "NodeCosts",
     "Operation",
     "Optimal",
     "OrderError",
     "OverlapPlan",
     "OverlapProblem",
+    "Piece",
+    "Pieces",
     "Pipeline",
     "PipelineError",
     "Placement",
@@ -172,6 +193,7 @@ __all__ = [
     "StageGraph",
     "StageGraphs",
     "Timeline",
+    "TrainingState",
     "Workload",
     "attach",
     "auxiliary_loss",

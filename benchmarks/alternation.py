@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 import torch.distributed as dist
 
-__all__ = ["Times", "alternated", "raise_priority"]
+__all__ = ["Times", "alternated", "raise_priority", "raise_to_real_time"]
 
 K = TypeVar("K")
 
@@ -26,6 +26,16 @@ def raise_priority(by: int) -> None:
     """As root, let other programs on the machine disturb a measurement less; threads that start later inherit it."""
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, -by)
+
+
+def raise_to_real_time() -> None:
+    """As root on Linux, run before all ordinary programs: for ranks that mostly wait, whose waits then end in time.
+
+    Not for ranks that compute without a pause: these would keep the threads that carry their messages from running.
+    """
+    if hasattr(os, "sched_setscheduler"):
+        with contextlib.suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
 
 def alternated(

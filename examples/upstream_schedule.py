@@ -58,7 +58,7 @@ def train(name: str, steps: int, *, attach: bool) -> tuple[list[float], float]:
     }
     device = torch.device("cpu")
     stages = [pipelining.PipelineStage(module, i, count, device, group=pipeline) for i, module in modules.items()]
-    schedule = SCHEDULES[name](stages, MICROBATCHES, loss_fn=loss_of)  # type: ignore[arg-type]
+    schedule = SCHEDULES[name](stages, MICROBATCHES, loss_fn=loss_of)
     if attach:
         ap.attach(schedule, plan_group=experts)  # the one line
 

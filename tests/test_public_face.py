@@ -5,11 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch.distributed as dist
 
 import annopipe as ap
 from annopipe.errors import AnnopipeError
-from annopipe.ordering import registry
 
 
 def test_every_listed_name_is_there() -> None:
@@ -41,18 +39,6 @@ def test_errors_inherit_from_one_base_and_a_fitting_builtin() -> None:
 def test_importing_the_package_imports_no_torch() -> None:
     program = "import annopipe, annopipe.simulation, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
-
-
-def test_the_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    block = text.split("```python\n")[1].partition("```")[0]  # tests/docs runs the other
-    try:
-        exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
-    finally:
-        registry.forget("forward_first")
-        if dist.is_initialized():
-            dist.destroy_process_group()
-    assert "makespan" in capsys.readouterr().out
 
 
 def test_the_readme_has_no_placeholder() -> None:

@@ -31,7 +31,7 @@ ADAPTERS = {
     "annopipe/graphs/effects.py": "the schema of an operator",
     "annopipe/graphs/operators.py": "torch._ops, torch._C (operators that users name, and their schemas)",
     "annopipe/graphs/ops.py": "torch._ops (what kind of operator a node calls)",
-    "annopipe/graphs/process_groups.py": "the name under which functional collectives find a group, its time limit",
+    "annopipe/graphs/process_groups.py": "how functional collectives find a group, its time limit, absent ranks",
     "annopipe/graphs/tracing.py": "nn.Module (its tables, whether it is compiled), hooks of a tensor",
     "annopipe/models/exchange.py": "torch.distributed._functional_collectives (registers the gradient of waiting)",
     "annopipe/models/plain.py": "torch.distributed._functional_collectives (the model as users write it)",
@@ -50,7 +50,7 @@ ADAPTERS = {
 # Floors of annopipe, lowest first. Packages on one floor do not know each other.
 FLOORS = (
     "errors pytrees | toml_files annotate auxiliary simulation | scheduling graphs kernels | "
-    "costs models tuning compiling | ordering | pipeline | cli | __main__"
+    "costs models compiling | tuning ordering | workloads pipeline | cli | __main__"
 )
 # A class's own private names may be its parents'; those of os and sys are documented.
 PUBLIC_OWNERS = ("self", "cls", "super()", "os", "sys")

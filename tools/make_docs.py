@@ -17,7 +17,7 @@ from tools.pictures import shrink
 
 DOCS = Path(__file__).parents[1] / "docs"
 IMAGES = DOCS / "images"
-GUIDES = ("schedules.md",)
+GUIDES = ("schedules.md", "concepts.md")  # whose code makes pictures
 
 
 def main() -> None:

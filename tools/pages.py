@@ -42,10 +42,12 @@ def blocks(page: str) -> list[Block]:
 
     >>> [(block.language, block.expected) for block in blocks("```python\n1\n```\n\n```text\n2\n```\n")]
     [('python', '2\n'), ('text', None)]
+    >>> blocks("words")
+    []
     """
     found = list(_BLOCK.finditer(page))
     result = []
-    for match, after in zip(found, [*found[1:], None], strict=True):
+    for match, after in zip(found, [*found[1:], None][: len(found)], strict=True):
         printed = after is not None and after[1] == "text" and not page[match.end() : after.start()].strip()
         expected = after[2] if after is not None and printed and match[1] == "python" else None
         result.append(Block(match[1], match[2], page.count("\n", 0, match.start()) + 2, expected))

@@ -8,7 +8,7 @@ import click
 from annopipe.cli.lazy import LazyGroup
 from annopipe.errors import AnnopipeError
 
-__all__ = ["main"]
+__all__ = ["command", "main"]
 
 _COMMANDS = {
     "bench": ("annopipe.cli.bench", "Measure on this machine."),
@@ -22,16 +22,16 @@ _COMMANDS = {
 }
 
 
-@click.group(cls=LazyGroup, members=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("annopipe", cls=LazyGroup, members=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="annopipe")
-def _annopipe() -> None:
+def command() -> None:
     """Tag regions of a model and have their communication hidden behind computation."""
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; errors that a user can cause are one message and exit code 2."""
     try:
-        result: Any = _annopipe.main(arguments, standalone_mode=False)
+        result: Any = command.main(arguments, standalone_mode=False)
     except click.exceptions.Abort:
         print("stopped", file=sys.stderr)
         sys.exit(130)

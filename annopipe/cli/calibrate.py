@@ -100,22 +100,11 @@ def _devices(device: str, nproc: int | None) -> tuple[str, int]:
 
 def _started(options: "Options", ranks: int) -> "Outcome":
     from annopipe.cli.calibrating import Outcome
-    from benchmarks.launch import run_ranks
-
-    found: list[Outcome] = []
-
-    def on_line(_rank: int, line: str) -> None:
-        kind, _, text = line.partition(":")
-        if kind == "progress":
-            _tell(text)
-        elif kind == "result":
-            found.append(Outcome(**json.loads(text)))
+    from benchmarks.progress import result_of_ranks
 
     args = [json.dumps(dataclasses.asdict(options))]
-    run_ranks("annopipe.cli.calibrating", ranks, args=args, timeout_s=_TIMEOUT_S, on_line=on_line)
-    if not found:
-        raise AnnopipeError("rank 0 ended without a result: run it under torchrun to see where it stops")
-    return found[0]
+    found = result_of_ranks("annopipe.cli.calibrating", ranks, args, timeout_s=_TIMEOUT_S, progress=_tell)
+    return Outcome(**json.loads(found))
 
 
 def _tell(text: str) -> None:

@@ -1,7 +1,6 @@
 """What ``annopipe calibrate`` does on every rank: measure the machine, and the layers of a model, and say it as text.
 
-``python -m annopipe.cli.calibrating OPTIONS_JSON`` is one rank that the command has started: rank 0 prints progress as
-lines that start with "progress:", and what was found as one line of JSON that starts with "result:".
+``python -m annopipe.cli.calibrating OPTIONS_JSON`` is one rank that the command has started (benchmarks/progress.py).
 """
 
 import dataclasses
@@ -165,24 +164,18 @@ def _layers_text(layers: "list[LayerTimes]") -> list[str]:
 
 
 def _main() -> None:
+    from benchmarks.launch import end_rank
+    from benchmarks.progress import tell, tell_result
+
     given = json.loads(sys.argv[1])
     options = Options(**{**given, "at": tuple(given["at"]), "inputs": tuple(given["inputs"])})
-    leads = os.environ["RANK"] == "0"
-
-    def report(text: str) -> None:
-        if leads:
-            print(f"progress:{text}", flush=True)
-
     try:
-        found = measured(options, report)
+        found = measured(options, tell)
     except click.ClickException as error:
         sys.exit(f"error: {error.format_message()}")
     except AnnopipeError as error:  # the command shows the message, not where it was raised
         sys.exit(f"error: {error}")
-    if leads:
-        print("result:" + json.dumps(dataclasses.asdict(found)), flush=True)
-    from benchmarks.launch import end_rank
-
+    tell_result(json.dumps(dataclasses.asdict(found)))
     end_rank()
 
 

@@ -32,6 +32,7 @@ __all__ = [
     "export_joint",
     "foreign_tensors_as_constants",
     "without_memory",
+    "without_values",
 ]
 
 _LIFTS = frozenset({torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default})
@@ -164,6 +165,23 @@ def without_memory() -> Iterator[None]:
     """
     with FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True):
         yield
+
+
+def without_values(like: Sequence[Any], tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+    """Examples like those values: tensors that have no memory, fake in the mode of ``tensors`` where these are.
+
+    Floating-point ones require grad, as what one stage hands to the next does.
+
+    >>> with without_memory():
+    ...     weight = torch.ones(2)
+    >>> [example] = without_values([torch.ones(3)], [weight])
+    >>> example.shape, example.requires_grad
+    (torch.Size([3]), True)
+    """
+    mode = detect_fake_mode(list(tensors)) or FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    with mode:
+        found = [_fake_like(value) if isinstance(value, torch.Tensor) else value for value in like]
+    return tuple(v.requires_grad_(v.is_floating_point()) if isinstance(v, torch.Tensor) else v for v in found)
 
 
 def _told(tensor: torch.Tensor) -> str:

@@ -19,7 +19,7 @@ import torch.distributed._functional_collectives  # registers the gradient of wa
 from torch import Tensor
 
 from annopipe.errors import GraphError
-from annopipe.graphs.process_groups import group_by_name
+from annopipe.graphs.process_groups import find_group
 
 __all__ = [
     "Group",
@@ -141,16 +141,15 @@ def group_place(group: Group) -> tuple[int, int]:
     """This process's rank in the group, and the group's size.
 
     Raises:
-        GraphError: no process group is initialised.
+        GraphError: there is no process group of that name.
     """
-    if not dist.is_initialized():
+    found = find_group(group) if isinstance(group, str) else group
+    if found is None:
         raise GraphError(
             f"expert parallelism over group {group!r} needs torch.distributed: call init_process_group first, "
             "or pass group=None to keep all experts on this rank"
         )
-    if isinstance(group, str):
-        group = group_by_name(group)
-    return group.rank(), group.size()
+    return found.rank(), found.size()
 
 
 torch.library.define(

@@ -18,11 +18,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from annopipe.errors import GraphError
 from annopipe.models.block import TransformerBlock
+from annopipe.models.self_attention import GELUFeedForward, SelfAttention
 from annopipe.models.sizes import check_integers, check_positive, check_relations
 from annopipe.models.stage import Stage
 
@@ -103,6 +103,12 @@ class GPTConfig:
         return cls._published(12288, 96, 96, context=2048)
 
     @classmethod
+    def gpt_5b(cls, vocabulary: int = 50257) -> "GPTConfig":
+        """GPT with 4.8 billion parameters in its blocks, of no published model, for vocabularies of any size."""
+        config = cls._published(4096, 24, 32, context=2048)
+        return dataclasses.replace(config, vocabulary=vocabulary, tied_head=False)
+
+    @classmethod
     def tiny(cls) -> "GPTConfig":
         """About 30,000 parameters, of no published model: runs and traces in a moment."""
         return cls(vocabulary=64, context=32, hidden=32, layers=2, heads=4, intermediate=128, init_std=0.2)
@@ -126,9 +132,9 @@ class GPTBlock(TransformerBlock):
         super().__init__(
             layer,
             nn.LayerNorm(config.hidden, eps=config.norm_eps, **made),
-            _Attention(config, **made),
+            SelfAttention(config.hidden, config.heads, **made),
             nn.LayerNorm(config.hidden, eps=config.norm_eps, **made),
-            _FeedForward(config, **made),
+            GELUFeedForward(config.hidden, config.intermediate, **made),
             "mlp",
         )
 
@@ -195,33 +201,4 @@ class _Embedding(nn.Module):
         if sequence > context:
             raise GraphError(f"GPTStage: {sequence} tokens in a sequence, but the config has {context} positions")
         out: Tensor = self.tokens(tokens) + self.positions(torch.arange(sequence, device=tokens.device))
-        return out
-
-
-class _Attention(nn.Module):
-    """Causal multi-head attention; queries, keys and values come from one product."""
-
-    def __init__(self, config: GPTConfig, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
-        super().__init__()
-        self.heads = config.heads
-        self.qkv = nn.Linear(config.hidden, 3 * config.hidden, device=device, dtype=dtype)
-        self.out = nn.Linear(config.hidden, config.hidden, device=device, dtype=dtype)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1))
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
-        return out
-
-
-class _FeedForward(nn.Module):
-    """``down(gelu(up(x)))``, with the approximation of GELU by tanh that GPT-2 was trained with."""
-
-    def __init__(self, config: GPTConfig, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
-        super().__init__()
-        self.up = nn.Linear(config.hidden, config.intermediate, device=device, dtype=dtype)
-        self.down = nn.Linear(config.intermediate, config.hidden, device=device, dtype=dtype)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down(F.gelu(self.up(x), approximate="tanh"))
         return out

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from annopipe.scheduling.action_costs import ActionCosts
 from annopipe.scheduling.actions import Action
+from annopipe.tuning.layers import Layer
 from annopipe.tuning.layout import Layout
 from annopipe.tuning.pairing import Lane, lanes_seconds
 from annopipe.tuning.workload import Workload
@@ -66,9 +67,16 @@ def action_costs(work: Workload, layout: Layout) -> ActionCosts:
         W=per_stage("W", speed),
         FB=pair if work.has_comm else None,
         overlap=seconds_of if work.has_comm else None,
-        send=work.message,
+        send=[work.message if layers[-1].message is None else layers[-1].message for layers in stages],
         latency=work.latency,
         activation=per_stage("activation", one),
+        kept_for_weight=list(map(_kept_share, stages)),
         parameters=per_stage("parameters", one),
         exposed=exposed,
     )
+
+
+def _kept_share(layers: Sequence[Layer]) -> float:
+    """What stays between backward-input and backward-weight, as a share of the activation."""
+    activation = math.fsum([layer.activation for layer in layers])
+    return math.fsum([layer.kept for layer in layers]) / activation if activation else 1.0

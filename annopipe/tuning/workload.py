@@ -5,16 +5,23 @@ hand on to the first of ``layers``.
 """
 
 import dataclasses
+import importlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Real
 from os import PathLike
+from typing import TYPE_CHECKING, Any, overload
 
+from annopipe.costs.cluster import Cluster
 from annopipe.errors import CostError
 from annopipe.tuning.layers import Layer
 from annopipe.tuning.workload_files import read_workloads, workload_text
+
+if TYPE_CHECKING:
+    from annopipe.tuning.model_workload import ModelWorkload
+    from annopipe.tuning.priced import TrainingState
 
 __all__ = ["Workload"]
 
@@ -86,6 +93,99 @@ class Workload:
         """All workloads of a file, in its order; see `from_toml`."""
         return [cls(**arguments) for arguments in read_workloads(path, _FIELDS).values()]
 
+    @overload
+    @classmethod
+    def from_model(
+        cls,
+        model: object,
+        cluster: Cluster,
+        *,
+        batch: int,
+        sequence: int = ...,
+        ranks: int,
+        data: int | None = ...,
+        expert: int = ...,
+        microbatch_size: int | None = ...,
+        memory: float | None = ...,
+        recompute: object = ...,
+        state: "TrainingState | None" = ...,
+        options: Mapping[str, Any] | None = ...,
+    ) -> "Workload": ...
+
+    @overload
+    @classmethod
+    def from_model(
+        cls,
+        model: object,
+        *,
+        batch: int,
+        sequence: int = ...,
+        recompute: object = ...,
+        state: "TrainingState | None" = ...,
+        options: Mapping[str, Any] | None = ...,
+    ) -> "ModelWorkload": ...
+
+    @classmethod
+    def from_model(
+        cls,
+        model: object,
+        cluster: Cluster | None = None,
+        *,
+        batch: int,
+        sequence: int = 4096,
+        ranks: int | None = None,
+        data: int | None = None,
+        expert: int = 1,
+        microbatch_size: int | None = None,
+        memory: float | None = None,
+        recompute: object = "all",
+        state: "TrainingState | None" = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> "Workload | ModelWorkload":
+        """The layers of a real model, traced without memory and priced by roofline; times in seconds, memory in bytes.
+
+        With ``ranks`` it is one pipeline's workload on a cluster. Without, it is a ``ModelWorkload``, for which
+        ``ap.tune(work, cluster)`` searches the degrees, too.
+
+        Args:
+            model: a name, such as "deepseek-v3-671b" (``annopipe tune --help`` lists them); an ``ap.ModelSpec``; or
+                ``ap.ModelLayers``, a list of modules with examples.
+            cluster: whose hardware sets the prices; left out without ``ranks``.
+            batch: sequences of one step, on all devices together.
+            sequence: tokens of one sequence.
+            ranks: of one pipeline.
+            data: pipelines; as many as fill the cluster if left out.
+            expert: how many of these share the experts.
+            microbatch_size: sequences of one microbatch; 1 if left out.
+            memory: of one rank, in bytes, instead of the cluster's.
+            recompute: what layers can compute again, as in ``ap.trace``; None: nothing.
+            state: what training keeps of a parameter beside itself; see ``ap.TrainingState``.
+            options: arguments of ``ap.costs.roofline``: ``node_limit``, ``matmul_dtype``, ...
+
+        Raises CostError for an unknown name, for degrees that do not fit, and for memory that no schedule can keep to;
+        CaptureError for a layer that cannot be traced.
+
+        >>> import torch, annopipe as ap
+        >>> cluster = ap.Cluster(2, ap.costs.machine("h100"), 80e9)
+        >>> layers = ap.ModelLayers([torch.nn.Linear(8, 8)] * 4, inputs=(torch.ones(2, 8),), sequences=2)
+        >>> ap.Workload.from_model(layers, cluster, batch=8, ranks=2)
+        Workload(model: 4 layers, 2 ranks, 4 microbatches)
+        """
+        made: ModelWorkload = importlib.import_module("annopipe.workloads.from_model").model_workload(
+            model, batch=batch, sequence=sequence, recompute=recompute, state=state, options=options
+        )
+        if ranks is None:
+            given = {"cluster": cluster, "data": data, "microbatch_size": microbatch_size, "memory": memory}
+            if said := [name for name, value in given.items() if value is not None]:
+                raise CostError(
+                    f"{said[0]} is given and ranks is not: give the ranks of a pipeline, or search for all degrees "
+                    f"with ap.tune(work, cluster, {said[0] if said[0] != 'cluster' else 'memory'}=...)"
+                )
+            return made
+        if cluster is None:
+            raise CostError(f"ranks={ranks} are given and no cluster: give the ap.Cluster that they are of")
+        return made.in_degrees(cluster, ranks, data, expert, microbatch_size, memory)
+
     def to_toml(self) -> str:
         """The ``[[workload]]`` table that `from_toml` reads.
 
@@ -126,6 +226,11 @@ class Workload:
         """Whether layers communicate, so that combining a forward and a backward hides something."""
         return any(layer.comm for layer in self.all_layers)
 
+    @property
+    def has_reduce(self) -> bool:
+        """Whether gradients are summed over data-parallel ranks at the end of a step."""
+        return any(layer.reduce for layer in self.all_layers)
+
 
 _FIELDS = tuple(each.name for each in dataclasses.fields(Workload))
 
@@ -154,7 +259,9 @@ def _problems(work: Workload) -> Iterator[str]:
 
 def _amount_problems(work: Workload) -> Iterator[str]:
     for index, layer in enumerate(work.all_layers):
-        given = {name: getattr(layer, name) for name in ("F", "I", "W", "activation", "comm", "parameters")}
+        given = {name: getattr(layer, name) for name in ("F", "I", "W", "activation", "comm", "parameters", "reduce")}
+        optional = {name: getattr(layer, name) for name in ("kept_for_weight", "message")}
+        given |= {name: value for name, value in optional.items() if value is not None}
         if layer.recompute is not None:
             given |= {"recompute.saves": layer.recompute.saves, "recompute.costs": layer.recompute.costs}
         for name, value in given.items():

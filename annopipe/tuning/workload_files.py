@@ -7,7 +7,6 @@ microbatches = 8
 layers = [{ repeat = 8, F = 1.0, I = 1.0, W = 1.0, activation = 1.0 }]
 """
 
-import dataclasses
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from os import PathLike
@@ -15,12 +14,10 @@ from typing import Any
 
 from annopipe.errors import CostError
 from annopipe.toml_files import read_toml, refuse_unknown, toml_value
-from annopipe.tuning.layers import Layer, Recompute
+from annopipe.tuning.layer_files import layer_from, layer_table
+from annopipe.tuning.layers import Layer
 
 __all__ = ["read_workloads", "workload_text"]
-
-_LAYER = {field.name: field for field in dataclasses.fields(Layer)}
-_RECOMPUTE = [field.name for field in dataclasses.fields(Recompute)]
 
 
 def read_workloads(path: str | PathLike[str], fields: Collection[str]) -> dict[str, dict[str, Any]]:
@@ -70,11 +67,7 @@ def _written(layers: Sequence[Layer]) -> list[str]:
     found = []
     for layer, alike in itertools.groupby(layers):
         count = len(list(alike))
-        fields = {name: getattr(layer, name) for name in _LAYER}
-        given = {name: value for name, value in fields.items() if name in ("F", "I", "W") or value}
-        if layer.recompute is not None:
-            given["recompute"] = dataclasses.asdict(layer.recompute)
-        found.append(toml_value({**({"repeat": count} if count > 1 else {}), **given}))
+        found.append(toml_value({**({"repeat": count} if count > 1 else {}), **layer_table(layer)}))
     return found
 
 
@@ -93,25 +86,11 @@ def _layers(entries: object, where: str) -> tuple[Layer, ...]:
     found: list[Layer] = []
     for entry in _several(entries, where):
         given = dict(_table(entry, where))
-        refuse_unknown(given, ["repeat", *_LAYER], where, CostError)
         times = given.pop("repeat", 1)
         if type(times) is not int or times < 1:
             raise CostError(f"{where}: repeat={times!r}: give a whole number, 1 or more")
-        missing = [name for name in ("F", "I", "W") if name not in given]
-        if missing:
-            raise CostError(f"{where}: a layer has no {missing[0]}: give its time")
-        if "recompute" in given:
-            given["recompute"] = _recompute(given["recompute"], f"{where}, recompute")
-        found += [Layer(**given)] * times
+        found += [layer_from(given, where)] * times
     return tuple(found)
-
-
-def _recompute(given: object, where: str) -> Recompute:
-    table = _table(given, where)
-    refuse_unknown(table, _RECOMPUTE, where, CostError)
-    if len(table) < len(_RECOMPUTE):
-        raise CostError(f"{where}: give both {' and '.join(_RECOMPUTE)}")
-    return Recompute(**table)
 
 
 def _several(given: object, where: str) -> Sequence[Any]:

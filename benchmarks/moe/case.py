@@ -24,6 +24,7 @@ class MoeCase:
         on a rank.
     rows, width, top_k: tokens of a microbatch on each rank, their size, and experts that each goes to.
     paced: computation is waiting, ``ratio`` times as long as the communication in all; else the model computes.
+    head: by how much longer the last block of a paced model computes.
     network: what carries messages between the ranks of an expert group.  rate_bytes_per_s: its bandwidth.
     schedules, eager: names of schedules, on our runtime and on torch.distributed.pipelining's.
     attaches: whether the eager ones run once more, with ``ap.attach``.
@@ -40,6 +41,7 @@ class MoeCase:
     top_k: int = 64
     paced: bool = True
     ratio: float = 1.0
+    head: float = 1.0
     network: NetworkKind = "emulated"
     rate_bytes_per_s: float = 12.5e6
     policy: str = "auto"
@@ -63,6 +65,8 @@ class MoeCase:
             raise CostError(f"the eager runtime has no {unknown[0]!r} here; it has {', '.join(EAGER)}")
         if not self.rate_bytes_per_s > 0 or not self.ratio > 0:
             raise CostError("the rate and the ratio of computation to communication are positive")
+        if not self.head > 0:
+            raise CostError(f"head={self.head}: give how many times as long the last block computes, above 0")
         if not self.paced and self.pipeline_ranks > 1:
             raise CostError("real computation is measured with 1 pipeline rank, which holds all stages")
         if self.nano_batches > 1 and (not self.paced or self.rows % self.nano_batches):
@@ -77,6 +81,21 @@ class MoeCase:
     def ranks(self) -> int:
         """All of them."""
         return self.pipeline_ranks * self.expert_ranks
+
+    @property
+    def blocks(self) -> int:
+        """Of the whole model."""
+        return self.layers * self.pipeline_ranks
+
+    @property
+    def transfer_bytes(self) -> int:
+        """What a rank sends to the others of its expert group in one all-to-all of a microbatch."""
+        return self.rows * self.top_k * self.width * 4 * (self.expert_ranks - 1) // self.expert_ranks
+
+    @property
+    def message_bytes(self) -> int:
+        """What a stage hands to the next one."""
+        return self.rows * self.width * 4
 
     @property
     def title(self) -> str:

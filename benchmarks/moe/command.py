@@ -19,12 +19,12 @@ from rich.console import Console
 
 from annopipe.errors import AnnopipeError
 from benchmarks import netlab
-from benchmarks.launch import run_ranks
 from benchmarks.moe.case import EAGER, NETWORKS, MoeCase
 from benchmarks.moe.report import table
 from benchmarks.netlab.units import rate_bytes_per_s
+from benchmarks.progress import result_of_ranks
 
-__all__ = ["command", "run_case"]
+__all__ = ["command", "lab_of", "run_case"]
 
 _WORKER = "benchmarks.moe.worker"
 _TIMEOUT_S = 1200.0
@@ -64,24 +64,26 @@ def command(json_path: Path | None, **options: Any) -> None:
 
 def run_case(case: MoeCase, progress: Callable[[str], None]) -> dict[str, Any]:
     """Run a case on its own processes; returns what rank 0 found."""
-    found: list[dict[str, Any]] = []
+    with lab_of(case) or contextlib.nullcontext() as lab:
+        found: dict[str, Any] = json.loads(
+            result_of_ranks(
+                _WORKER,
+                case.ranks,
+                [case.to_json()],
+                lab=lab,
+                timeout_s=_TIMEOUT_S,
+                progress=lambda text: progress(f"{case.title}: {text}"),
+            )
+        )
+    return found
 
-    def on_line(_rank: int, line: str) -> None:
-        kind, _, text = line.partition(":")
-        if kind == "progress":
-            progress(f"{case.title}: {text}")
-        elif kind == "result":
-            found.append(json.loads(text))
 
-    lab = None
-    if case.network == "namespaces":
-        rate = f"{case.rate_bytes_per_s * 8 / 1e3:.0f}kbit"
-        lab = netlab.NetLab(case.ranks, rate, shared=True, media=case.pipeline_ranks)
-    with lab or contextlib.nullcontext():
-        run_ranks(_WORKER, case.ranks, args=[case.to_json()], lab=lab, timeout_s=_TIMEOUT_S, on_line=on_line)
-    if not found:
-        raise AnnopipeError("rank 0 ended without a result; run with --network loopback to see where it stops")
-    return found[0]
+def lab_of(case: MoeCase) -> netlab.NetLab | None:
+    """The network namespaces of a case, a medium for each expert group; None where it wants none."""
+    if case.network != "namespaces":
+        return None
+    rate = f"{case.rate_bytes_per_s * 8 / 1e3:.0f}kbit"
+    return netlab.NetLab(case.ranks, rate, shared=True, media=case.pipeline_ranks)
 
 
 def _cases(options: dict[str, Any]) -> list[MoeCase]:

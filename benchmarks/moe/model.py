@@ -13,7 +13,7 @@ from annopipe.models.exchange import exchange
 from benchmarks.moe.case import MoeCase
 from benchmarks.moe.pacing import computed
 
-__all__ = ["STRETCHES", "TRANSFERS", "PacedBlock", "example_input", "mean_square", "stage_module"]
+__all__ = ["STRETCHES", "TRANSFERS", "PacedBlock", "blocks_module", "example_input", "mean_square", "stage_module"]
 
 
 # Of a paced block, forward and backward together.
@@ -55,10 +55,17 @@ class PacedBlock(nn.Module):
 
 
 def stage_module(case: MoeCase, blocks: int, stage: int, seconds: float, group: dist.ProcessGroup) -> nn.Module:
-    """One stage: so many blocks, with the names and values of their parameters in the whole model."""
-    layers = range(stage * blocks, (stage + 1) * blocks)
+    """One stage of so many blocks."""
+    return blocks_module(case, range(stage * blocks, (stage + 1) * blocks), seconds, group)
+
+
+def blocks_module(case: MoeCase, layers: range, seconds: float, group: dist.ProcessGroup) -> nn.Module:
+    """These blocks, with the names and values of their parameters in the whole model."""
     if case.paced:
-        return nn.Sequential(OrderedDict((f"{layer}", PacedBlock(case, seconds, group)) for layer in layers))
+        lasting = {case.blocks - 1: seconds * case.head}
+        return nn.Sequential(
+            OrderedDict((f"{layer}", PacedBlock(case, lasting.get(layer, seconds), group)) for layer in layers)
+        )
     small = DeepSeekV3Config.small()
     config = dataclasses.replace(
         small,

@@ -16,7 +16,7 @@ from benchmarks.moe.groups import Groups
 from benchmarks.moe.marks import Clock, marked
 from benchmarks.moe.model import example_input, mean_square, stage_module
 
-__all__ = ["Step", "eager_step", "our_step", "schedule_of", "stages_of"]
+__all__ = ["Step", "batch", "eager_step", "our_step", "schedule_of", "stages_of"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ def our_step(
     )
     if clock is not None:
         clock.attach(pipe)
-    inputs, target = _batch(case)
+    inputs, target = batch(case)
     pipe.prepare(inputs, target=target)
     run = partial(pipe.step, inputs, target=target)
     if clock is None:
@@ -72,13 +72,14 @@ def eager_step(
     name: str, modules: dict[int, nn.Module], case: MoeCase, groups: Groups, attached: StageNodeCosts | None = None
 ) -> Step:
     """A step of the eager runtime; of ours, with the same schedule object, where costs are given."""
-    schedule, batch = schedule_of(name, case), _batch(case)
+    schedule, whole = schedule_of(name, case), batch(case)
     attach = partial(ap.attach, policy=case.policy, costs=attached, plan_group=groups.experts) if attached else None
-    run = eager_runtime.eager_step(name, schedule, modules, mean_square, batch, groups.pipeline, attach)
+    run = eager_runtime.eager_step(name, schedule, modules, mean_square, whole, groups.pipeline, attach)
     return Step(run, list(modules.values()))
 
 
-def _batch(case: MoeCase) -> tuple[torch.Tensor, torch.Tensor]:
+def batch(case: MoeCase) -> tuple[torch.Tensor, torch.Tensor]:
+    """The input and the target of a step."""
     parts = [example_input(case, seed) for seed in range(case.microbatches)]
     whole = torch.cat(parts)
     return whole, whole.flip(-1)

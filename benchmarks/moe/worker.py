@@ -23,6 +23,7 @@ from benchmarks.moe.groups import Groups, hand_over_s, measured_paces, start_gro
 from benchmarks.moe.nano import Moments, chosen, least_exposed_s, phase_rows
 from benchmarks.moe.predicting import Predictor
 from benchmarks.moe.steps import Step, eager_step, our_step, schedule_of, stages_of
+from benchmarks.progress import tell, tell_result
 
 __all__ = ["main", "measure_case"]
 
@@ -42,8 +43,7 @@ def _run(case: MoeCase) -> None:
     raise_priority(20)
     groups = start_groups(case)
     result = measure_case(case, groups)
-    if dist.get_rank() == 0:
-        print("result:" + json.dumps(result), flush=True)
+    tell_result(json.dumps(result))
     dist.barrier()
     end_rank()
 
@@ -57,13 +57,13 @@ def measure_case(case: MoeCase, groups: Groups) -> dict[str, Any]:
     simulated: dict[str, ap.Timeline] = {}
     nano: list[dict[str, Any]] = []
     for name in case.schedules:
-        _progress(f"preparing {name}")
+        tell(f"preparing {name}")
         schedule = schedule_of(name, case)
         costs = paces.costs if case.paced else predictor.measured(schedule)
         action_costs = predictor.action_costs(schedule, costs) if dist.get_rank() == 0 else None
         variants = {name: schedule}
         if case.nano_batches > 1:
-            _progress(f"choosing nano-batches for {name}")
+            tell(f"choosing nano-batches for {name}")
             split, reason = chosen(schedule, action_costs, case)
             variants[split.name] = split
             nano.append({"schedule": name, "with": split.name, "reason": reason})
@@ -118,7 +118,7 @@ def _alternated(
     wrong: dict[str, list[str]] = {}
     for number, key, taken in alternated({key: step.run for key, step in steps.items()}, rounds):
         name = " ".join(key)
-        _progress(f"{f'round {number + 1} of {rounds}' if number >= 0 else 'warm-up'}: {name}")
+        tell(f"{f'round {number + 1} of {rounds}' if number >= 0 else 'warm-up'}: {name}")
         found = gathered(fingerprints(steps[key].modules, f"expert rank {dist.get_rank(groups.experts)}"))
         first = first or found
         if different := differing(first, found):
@@ -142,11 +142,6 @@ def _row(runtime: str, name: str, found: list[float], simulated: dict[str, ap.Ti
         "simulated_s": timeline.makespan if timeline else None,
         "bubble": timeline.bubble if timeline else None,
     }
-
-
-def _progress(text: str) -> None:
-    if dist.get_rank() == 0:
-        print(f"progress:{text}", flush=True)
 
 
 if __name__ == "__main__":

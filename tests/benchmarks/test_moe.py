@@ -153,6 +153,7 @@ def test_ranks_in_network_namespaces_leave_nothing_behind(tmp_path: Path) -> Non
         ({"network": "radio"}, "network 'radio' is not one of"),
         ({"eager": ("naive",)}, "the eager runtime has no 'naive' here"),
         ({"ratio": 0.0}, "the rate and the ratio of computation to communication are positive"),
+        ({"head": 0.0}, "head=0.0: give how many times as long"),
         ({"paced": False}, "real computation is measured with 1 pipeline rank"),
         ({"expert_ranks": 1}, "give at least 2 expert ranks"),
         ({"nano_batches": 0}, "nano_batches=0: give at least 1"),

@@ -7,6 +7,7 @@ import pytest
 
 import annopipe as ap
 from annopipe.costs import Calibration, Hardware, Interference, Link
+from annopipe.costs.calibrating import ranks_on_each
 from annopipe.costs.calibration import described
 from annopipe.costs.device_timing import Attained
 from annopipe.costs.fitting import Line, fitted
@@ -80,6 +81,12 @@ def test_a_saved_machine_is_read_as_hardware(tmp_path: Path) -> None:
     ]
     with pytest.raises(ap.CostError, match="cannot write"):
         found.save(tmp_path)
+
+
+@pytest.mark.parametrize("hosts", [["a", "a", "b"], ["a", "b", "b"], ["a", "b", "a", "b"], ["a", "b", "b", "a"]])
+def test_nodes_that_are_not_alike_are_refused(hosts: list[str]) -> None:
+    with pytest.raises(ap.CostError, match="the hosts have different numbers of ranks, or not neighbouring ones .a: "):
+        ranks_on_each(hosts)
 
 
 def test_a_kind_that_was_not_measured_is_refused_with_those_that_were() -> None:

@@ -1,65 +1,80 @@
-"""The guides say what is so: their code runs, prints what they show, and their specs are as short as they claim."""
+"""The pages say what is so: their code, programs and commands run and print what they show; links lead somewhere."""
 
 import ast
 import re
+import runpy
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 
+import annopipe as ap
 from annopipe.cli import main
+from annopipe.ordering import registry
 from tools.gallery import gallery, picture_name
-from tools.make_docs import IMAGES, save_guide_pictures
+from tools.make_docs import DOCS, GUIDES, IMAGES, save_guide_pictures
 from tools.pages import Block, blocks, commands, matches, run_python
 
-ROOT = Path(__file__).parents[2]
-GUIDE = ROOT / "docs" / "schedules.md"
-PIPELINE = ROOT / "docs" / "pipeline.md"
-REWRITERS = ROOT / "docs" / "rewriters.md"
-TUNING = ROOT / "docs" / "tuning.md"
-GALLERY = ROOT / "docs" / "schedule_gallery.md"
-README = ROOT / "README.md"
+ROOT = DOCS.parent
+GALLERY = DOCS / "schedule_gallery.md"
+FOUND = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("how_to/*.md"))]
+PAGES = {path.relative_to(DOCS if path.is_relative_to(DOCS) else ROOT).as_posix(): path for path in FOUND}
+
+
+def text_of(name: str) -> str:
+    return PAGES[name].read_text(encoding="utf-8")
+
+
+def with_a_block(language: str) -> list[str]:
+    return [name for name in PAGES if any(block.language == language for block in blocks(text_of(name)))]
 
 
 @pytest.fixture
 def in_an_empty_folder(tmp_path, monkeypatch):
+    """Nothing is there but the examples; what a page leaves in this process is taken back."""
+    policies, threads = set(ap.policies()), torch.get_num_threads()
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
-    return tmp_path
+    yield tmp_path
+    torch.set_num_threads(threads)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    for name in set(ap.policies()) - policies:
+        registry.forget(name)
 
 
-def chapter_of_the_readme(name: str) -> str:
-    (chapter,) = README.read_text(encoding="utf-8").split(f"## {name}\n")[1:]
-    return chapter.partition("\n## ")[0]
-
-
-PAGES = {
-    **{path.name: path.read_text(encoding="utf-8") for path in (GUIDE, PIPELINE, TUNING, REWRITERS)},
-    **{f"README.md, {name}": chapter_of_the_readme(name) for name in ("Schedules", "Training")},
-}
-
-
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", with_a_block("python"))
 def test_the_code_runs_and_prints_what_the_page_shows(name, in_an_empty_folder):
-    for block, printed in run_python(PAGES[name], name):
+    for block, printed in run_python(text_of(name), name):
         expected = block.expected or ""
         assert matches(expected, printed), f"{name}, line {block.line}, prints:\n{printed}"
     # `make docs` takes the pictures from there.
-    shown = set(re.findall(r"\(images/([\w.-]+\.png)\)", PAGES[name]))
-    assert all((in_an_empty_folder / picture).is_file() and (IMAGES / picture).is_file() for picture in shown)
+    shown = set(re.findall(r"\(images/([\w.-]+\.png)\)", text_of(name)))
+    assert all((IMAGES / picture).is_file() for picture in shown)
+    if name in GUIDES:
+        assert any((in_an_empty_folder / picture).is_file() for picture in shown)
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_the_commands_run_and_print_what_the_page_shows(name, in_an_empty_folder, capsys):
-    for command in commands(PAGES[name]):
+@pytest.mark.parametrize("name", with_a_block("console"))
+def test_the_commands_run_and_print_what_the_page_shows(name, in_an_empty_folder, monkeypatch, capsys):
+    for command in commands(text_of(name)):
         program, *arguments = shlex.split(command.line)
-        assert program == "annopipe"
-        with pytest.raises(SystemExit) as ended:
-            main(arguments)
-        printed = capsys.readouterr()
-        assert ended.value.code in (None, 0), f"{command.line}: {printed.err}"
+        if program == "python":
+            assert arguments[0] == "-m"
+            monkeypatch.setattr(sys, "argv", arguments[1:])
+            runpy.run_module(arguments[1], run_name="__main__")
+        else:
+            assert program == "annopipe"
+            with pytest.raises(SystemExit) as ended:
+                main(arguments)
+            assert ended.value.code in (None, 0), f"{command.line}: {capsys.readouterr().err}"
+        printed = capsys.readouterr().out
         if command.expected is not None:
-            assert matches(command.expected, printed.out), f"{command.line} prints:\n{printed.out}"
+            assert matches(command.expected, printed), f"{command.line} prints:\n{printed}"
 
 
 @pytest.mark.parametrize(
@@ -68,7 +83,7 @@ def test_the_commands_run_and_print_what_the_page_shows(name, in_an_empty_folder
 def test_specs_are_as_short_as_promised(name, most):
     (statement,) = (
         node
-        for block in blocks(PAGES["schedules.md"])
+        for block in blocks(text_of("schedules.md"))
         if block.language == "python"
         for node in ast.parse(block.text).body
         if (isinstance(node, ast.FunctionDef) and node.name == name)
@@ -78,7 +93,8 @@ def test_specs_are_as_short_as_promised(name, most):
 
 
 def test_the_guide_compares_the_specs_with_the_library():
-    compared = re.findall(r'^assert (\w+)\.build\(\) == ap\.schedule\("([\w-]+)"', PAGES["schedules.md"], re.MULTILINE)
+    guide = text_of("schedules.md")
+    compared = re.findall(r'^assert (\w+)\.build\(\) == ap\.schedule\("([\w-]+)"', guide, re.MULTILINE)
     assert compared == [
         ("one_f_one_b", "1f1b"),
         ("zb_h1", "zb-h1"),
@@ -107,16 +123,22 @@ def test_every_schedule_of_the_gallery_has_its_picture():
     assert sum(path.stat().st_size for path in IMAGES.iterdir()) < 1_000_000
 
 
-@pytest.mark.parametrize("page", [GUIDE, PIPELINE, REWRITERS, GALLERY, README], ids=lambda path: path.name)
-def test_links_lead_somewhere(page):
-    text = page.read_text(encoding="utf-8")
-    headings = re.findall("^#+ (.*)$", text, re.MULTILINE)
-    anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    for target in re.findall(r"\]\(([^)]+)\)", text):
-        if target.startswith("#"):
-            assert target[1:] in anchors
-        elif not target.startswith("http"):
-            assert (page.parent / target.partition("#")[0]).exists(), target
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_somewhere(name):
+    for target in re.findall(r"\]\(([^)\s]+)\)", text_of(name)):
+        if target.startswith("http"):
+            continue
+        path, _, anchor = target.partition("#")
+        page = PAGES[name].parent / path if path else PAGES[name]
+        assert page.exists(), target
+        if anchor:
+            assert anchor in anchors(page), target
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub makes of the headings."""
+    headings = re.findall("^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_a_block_is_found_with_the_output_behind_it_and_no_other():

@@ -6,6 +6,7 @@ import torch.distributed as dist
 from torch import nn
 
 from annopipe.errors import GraphError
+from annopipe.graphs.process_groups import absent_group
 from annopipe.models.exchange import exchange, exchange_counts, group_name, group_place, launch, peer_sizes, wait
 from tests.models import ep_worker, joint_graph
 
@@ -100,7 +101,14 @@ def test_sizes_off_the_cpu_are_refused(group_of_one):
         )
 
 
-def test_group_without_torch_distributed_is_refused(monkeypatch):
-    monkeypatch.setattr(dist, "is_initialized", lambda: False)
+def test_a_group_that_is_not_there_is_refused():
     with pytest.raises(GraphError, match="call init_process_group first, or pass group=None"):
-        group_place("0")
+        group_place("nowhere")
+
+
+def test_a_group_of_absent_ranks_has_a_size_and_a_name_while_it_lasts():
+    with absent_group(16) as group:
+        assert group_place(group) == group_place(group.group_name) == (0, 16)
+        name = group.group_name
+    with pytest.raises(GraphError, match="call init_process_group first"):
+        group_place(name)
