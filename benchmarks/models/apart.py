@@ -1,4 +1,4 @@
-"""Run ``benchmarks.models.tracing`` in a process of its own, whose memory is then that of tracing alone; no torch here."""
+"""Run ``benchmarks.models.tracing`` in a process of its own, whose memory is that of tracing alone; no torch here."""
 
 import json
 import subprocess
