@@ -106,6 +106,12 @@ class Search:
         self._reorder()
         return self.ranked()
 
+    def glance(self) -> list[Found]:
+        """What a few rules make of layouts, the best ones first: enough to see what a workload is worth."""
+        self._part = "layouts"
+        self._try_layouts()
+        return self.ranked()
+
     def ranked(self) -> list[Found]:
         """What was found so far: see `run`."""
         found = [Found(trial, score) for trial, score in self.found.items() if score.makespan < float("inf")]
