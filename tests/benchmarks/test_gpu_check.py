@@ -107,7 +107,7 @@ def test_groups_get_what_is_left_of_the_time_and_are_not_run_after_it(
 
     code, found = run_with(monkeypatch, tmp_path / "found.json", ranks, "--group", "copies", "--group", "alone")
     assert code == 1
-    assert limits == [script._LIMITS_S["copies"]]
+    assert limits == [script._TIMES_ON_CPU * script._LIMITS_S["copies"]]
     assert found["checks"][-1]["detail"] == "not run: the time budget was spent"
 
 
