@@ -17,7 +17,8 @@ def lower_bound(work: Workload, *, copies: int = 2) -> float:
     All ranks together do all the work, in whole layers of one copy of the model, and a rank is idle until the layers
     before its first one have run, and between the last forward for which it has memory and its first backward; the
     longest layer is on as many ranks as there are copies; one microbatch goes there and back. Communication inside
-    layers counts as hidden, but takes its own time, one message after the other. The sum of gradients at the end of a step is not in it.
+    layers counts as hidden, but takes its own time, one message after the other. The sum of gradients at the end of a
+    step is not in it.
 
     >>> from annopipe.tuning.layers import Layer
     >>> work = Workload((Layer(1.0, 1.0, 1.0),) * 4, ranks=2, microbatches=4)
