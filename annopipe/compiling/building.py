@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -104,17 +105,14 @@ def _helped(forms: Sequence[str], count: int) -> Iterator[None]:
         "deterministic": torch.are_deterministic_algorithms_enabled(),
     }
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "annopipe.compiling.helper"]
-    started = []
-    try:
-        for _ in range(count):
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, text=True)
-            started.append(process)
-            if process.stdin is not None:
-                process.stdin.write(json.dumps(job))
-                process.stdin.close()
-        yield
-    finally:
-        for process in started:  # all is compiled, or has failed: what they still do is of no use
-            process.terminate()
-            process.wait()
+    with tempfile.TemporaryDirectory(prefix="annopipe-") as folder:
+        path = Path(folder) / "job.json"
+        path.write_text(json.dumps(job), encoding="utf-8")
+        command = [sys.executable, "-m", "annopipe.compiling.helper", str(path)]
+        started = [subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) for _ in range(count)]
+        try:
+            yield
+        finally:
+            for process in started:  # all is compiled, or has failed: what they still do is of no use
+                process.terminate()
+                process.wait()

@@ -1,7 +1,8 @@
-"""A process that helps to compile: ``python -m annopipe.compiling.helper``, with a job on standard input."""
+"""A process that helps to compile: ``python -m annopipe.compiling.helper JOB``, a file that says what."""
 
 import json
 import sys
+from pathlib import Path
 
 import torch
 
@@ -12,7 +13,7 @@ __all__ = ["main"]
 
 def main() -> None:
     """Compile the forms of the job that nobody else compiles."""
-    job = json.load(sys.stdin)
+    job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     # What Inductor makes part of the keys of its cache.
     torch.set_num_threads(job["threads"])
     torch.set_default_dtype(getattr(torch, job["dtype"]))

@@ -22,7 +22,7 @@ from annopipe.compiling.stretches import Cut
 from annopipe.graphs import meta
 from annopipe.graphs.stage_graph import StageGraph, body, copy_nodes, input_nodes, output_nodes
 
-__all__ = ["lowered"]
+__all__ = ["lowered", "packing"]
 
 _GIVEN = frozenset({"param", "buffer"})  # laid out as when they were traced
 
@@ -149,7 +149,7 @@ class _Writer:
         values = [self._input(source) for source in bound.inputs]
         strides = [self._strides(source) for source in bound.inputs]
         # One list, which is emptied: else all inputs would be held until the end.
-        packed = self._call(_packing(strides), tuple(values), bound)
+        packed = self._call(packing(strides), tuple(values), bound)
         results = self._call(run, (packed,), bound)
         for index, node in enumerate(bound.outputs):
             item = self._call(operator.getitem, (results, index), bound)
@@ -183,7 +183,7 @@ class _Writer:
         return strides if len(strides) == value.dim() else None
 
 
-def _packing(strides: Sequence[tuple[int, ...] | None]) -> Callable[..., list[Any]]:
+def packing(strides: Sequence[tuple[int, ...] | None]) -> Callable[..., list[Any]]:
     """A function that makes a list of its arguments, laid out as they have to be."""
     checked = [(index, own) for index, own in enumerate(strides) if own is not None]
     if not checked:

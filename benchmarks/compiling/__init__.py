@@ -1,0 +1,1 @@
+"""What compiling graphs gains and takes, and what running a graph costs beside its computation."""

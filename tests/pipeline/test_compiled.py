@@ -1,0 +1,40 @@
+"""``Pipeline(compile="inductor")`` on real ranks, and what is refused."""
+
+import os
+import shutil
+
+import pytest
+import torch
+from torch import nn
+
+import annopipe as ap
+from annopipe.errors import PipelineError
+from tests.pipeline.cases import check_cases
+
+COMPILER = shutil.which(os.environ.get("CXX", "")) or shutil.which("g++") or shutil.which("clang++")
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+def test_every_case_holds(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    check_cases("compiled_cases", 2)
+
+
+def test_other_ways_to_compile_are_refused_by_name():
+    schedule = ap.schedule("gpipe", ranks=1, microbatches=2)
+    with pytest.raises(
+        PipelineError, match="^compile='cudagraphs': give \"inductor\", which compiles what lies between"
+    ):
+        ap.Pipeline([nn.Linear(4, 2)], schedule, loss_fn=nn.MSELoss(), compile="cudagraphs")
+
+
+def test_a_pipeline_with_nothing_to_fuse_compiles_nothing_and_says_so():
+    schedule = ap.schedule("gpipe", ranks=1, microbatches=2)
+    pipe = ap.Pipeline([nn.Linear(4, 2)], schedule, compile="inductor")
+    assert pipe.compile_report is None
+    assert len(pipe.eval(torch.ones(6, 4))) == 2
+    pipe = ap.Pipeline([nn.Linear(4, 2)], schedule, loss_fn=lambda output, _: output.sum(), compile="inductor")
+    pipe.step(torch.ones(6, 4), target=torch.ones(6))
+    assert pipe.compile_report.compiled == ()
+    assert "a library call, or less than two operations to fuse" in pipe.compile_report.reasons
