@@ -16,7 +16,8 @@ exclude_patterns = ["_build"]
 
 html_theme = "furo"
 html_title = "annopipe"
-html_static_path: list[str] = []
+html_static_path = ["site.css"]
+html_css_files = ["site.css"]
 html_show_copyright = False
 copybutton_prompt_text = r"\$ |>>> |\.\.\. "
 copybutton_prompt_is_regexp = True

@@ -14,10 +14,15 @@ import click
 
 import annopipe as ap
 import annopipe.models
+import annopipe.simulation
 import rewriters
 import rewriters.expert_parallel
 import rewriters.reporting
 from annopipe.cli import command as annopipe_command
+from annopipe.scheduling import shares
+from annopipe.simulation import png
+from annopipe.simulation.ranks import comparison, phases
+from annopipe.simulation.ranks import png as ranks_png
 
 __all__ = ["Name", "commands", "names", "pages", "write"]
 
@@ -40,6 +45,14 @@ PAGES = {
 }
 _OTHER_ROOMS = {"auxiliary": "annotate", "workloads": "tuning"}  # what stands on the page of another
 _CONSTANTS = {"UPSTREAM_TAGS": "graphs"}  # a tuple does not know where it comes from
+# Modules whose functions and classes are public beside those of annopipe.
+_MORE = {
+    "costs": (ap.costs,),
+    "scheduling": (ap.placement, shares),
+    "simulation": (annopipe.simulation, png, comparison, phases, ranks_png),
+    "models": (annopipe.models,),
+    "rewriters": (rewriters, rewriters.reporting, rewriters.expert_parallel),
+}
 
 
 @dataclass(frozen=True)
@@ -72,11 +85,10 @@ def names() -> dict[str, list[Name]]:
         value = getattr(ap, short)
         if not isinstance(value, ModuleType):
             found[_package(short, value)].append(Name(f"annopipe.{short}", value))
-    for package, module in (("costs", ap.costs), ("scheduling", ap.placement), ("models", annopipe.models)):
-        known = {id(name.value) for known in found.values() for name in known}
-        found[package] += [name for name in _all_of(module) if id(name.value) not in known]
-    for module in (rewriters, rewriters.reporting, rewriters.expert_parallel):
-        found["rewriters"] += [name for name in _all_of(module) if callable(name.value)]
+    for package, modules in _MORE.items():
+        for module in modules:
+            known = {id(name.value) for known in found.values() for name in known}
+            found[package] += [name for name in _all_of(module) if id(name.value) not in known]
     return {package: sorted(there, key=lambda name: name.path.lower()) for package, there in found.items() if there}
 
 
@@ -136,7 +148,8 @@ def _page(package: str) -> tuple[str, str, str]:
 
 
 def _all_of(module: ModuleType) -> Iterable[Name]:
-    return [Name(f"{module.__name__}.{short}", getattr(module, short)) for short in module.__all__]
+    there = {short: getattr(module, short) for short in module.__all__}
+    return [Name(f"{module.__name__}.{short}", value) for short, value in there.items() if callable(value)]
 
 
 def _python_page(package: str, there: list[Name]) -> str:

@@ -1,6 +1,7 @@
 """``annopipe tune``: search for the best schedule of a workload, and say why it is."""
 
 import contextlib
+import dataclasses
 import json
 import sys
 import textwrap
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from annopipe.tuning.candidate import Candidate
+    from annopipe.tuning.model_workload import ModelWorkload
     from annopipe.tuning.search import Progress
     from annopipe.tuning.workload import Workload
 
@@ -21,6 +23,8 @@ _EXAMPLES = """\b
 Examples:
   annopipe tune workloads.toml gpt5b-vocab-256k
   annopipe tune workloads.toml tight-memory --memory 16 --save out/run.toml --png out/run.png
+  annopipe tune --model deepseek-v3-16b --cluster h100x64.toml --batch 512
+  annopipe tune --model gpt-5b-256k --cluster h100x64.toml --ranks 8 --microbatch-size 1
 """
 _PARTS = {
     "computing": "computing",
@@ -32,8 +36,16 @@ _PARTS = {
 
 
 @click.command("tune", epilog=_EXAMPLES)
-@click.argument("path", metavar="FILE.toml")
+@click.argument("path", metavar="[FILE.toml]", required=False)
 @click.argument("name", required=False)
+@click.option("--model", metavar="NAME", help="Instead of a file: a model, whose layers are traced and priced.")
+@click.option("--cluster", metavar="CLUSTER.toml", help="The devices that the model is for.")
+@click.option("--batch", type=click.IntRange(1), default=512, show_default=True, help="Sequences of one step.")
+@click.option("--sequence", type=click.IntRange(1), default=4096, show_default=True, help="Tokens of a sequence.")
+@click.option("--ranks", type=click.IntRange(1), help="Of a pipeline; searched if left out, as are the next three.")
+@click.option("--data", type=click.IntRange(1), help="Pipelines.")
+@click.option("--expert", type=click.IntRange(1), help="Pipelines that share the experts.")
+@click.option("--microbatch-size", type=click.IntRange(1), help="Sequences of a microbatch.")
 @click.option(
     "--memory", type=click.FloatRange(0), metavar="AMOUNT", help="Most that a rank holds; the file's if left out."
 )
@@ -55,9 +67,13 @@ _PARTS = {
 @click.option("--html", metavar="PATH", help="The same as a page for a browser.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead.")
 def command(
-    path: str,
+    path: str | None,
     name: str | None,
     *,
+    model: str | None,
+    cluster: str | None,
+    batch: int,
+    sequence: int,
     memory: float | None,
     seed: int,
     effort: int | None,
@@ -68,22 +84,27 @@ def command(
     png: str | None,
     html: str | None,
     as_json: bool,
+    **degrees: int | None,
 ) -> None:
     """Search for the schedule with the shortest step: stages, placement, order, limits, recomputation.
 
     FILE.toml has [[workload]] tables; NAME says which where there are several. What is printed first is never worse
-    than the best schedule of the library with its layers evenly over the stages, which is listed, too.
+    than the best schedule of the library with its layers evenly over the stages, which is listed, too. Of a model the
+    degrees of pipeline, data and expert parallelism are searched, and the size of a microbatch; times are seconds then,
+    memory is bytes.
     """
+    from annopipe.costs.cluster import Cluster
     from annopipe.tuning.tuner import DEFAULT_EFFORT, tune
-    from annopipe.tuning.workload import Workload
 
     if save and not save.endswith(".toml"):
         raise click.BadParameter(f"{save}: a config is TOML, give a name that ends in .toml", param_hint="--save")
-    work = Workload.from_toml(path, name)
+    work = _work(path, name, model, cluster, batch, sequence)
     with _bar() as report:
         found = tune(
             work,
+            Cluster.from_toml(cluster) if cluster else None,
             memory=memory,
+            **degrees,
             seed=seed,
             effort=effort or DEFAULT_EFFORT,
             copies=copies,
@@ -96,11 +117,25 @@ def command(
         plain = {"workload": work.name, "bound": found[0].bound, "found": [_plain(each) for each in found]}
         click.echo(json.dumps(plain, indent=1))
     else:
-        click.echo("\n".join(_text(work, found, library)))
+        click.echo("\n".join(_text(found, library)))
     if save:
         found[0].save(save)
         click.echo(f"wrote {save}", err=True)
-    _draw(work, found[0], library, png, html)
+    _draw(found[0], library, png, html)
+
+
+def _work(
+    path: str | None, name: str | None, model: str | None, cluster: str | None, batch: int, sequence: int
+) -> "Workload | ModelWorkload":
+    from annopipe.tuning.workload import Workload
+
+    if (path is None) == (model is None):
+        raise click.UsageError("give a FILE.toml with workloads, or --model and --cluster")
+    if path is not None:
+        return Workload.from_toml(path, name)
+    if cluster is None:
+        raise click.UsageError(f"--model {model}: give --cluster, the file of the devices that it is for")
+    return Workload.from_model(model, batch=batch, sequence=sequence)
 
 
 @contextlib.contextmanager
@@ -128,6 +163,8 @@ def _plain(candidate: "Candidate") -> dict[str, Any]:
         "name": candidate.name,
         "library": bool(candidate.trial.rules.library),
         "makespan": timeline.makespan,
+        "step": candidate.step,
+        "degrees": dataclasses.asdict(candidate.degrees) if candidate.degrees else None,
         "of_bound": candidate.gap,
         "bubble": timeline.bubble,
         "peak_memory": timeline.peak_memory,
@@ -139,18 +176,21 @@ def _plain(candidate: "Candidate") -> dict[str, Any]:
     }
 
 
-def _text(work: "Workload", shown: "Sequence[Candidate]", library: "Candidate | None") -> list[str]:
+def _text(shown: "Sequence[Candidate]", library: "Candidate | None") -> list[str]:
     from annopipe.cli.schedule.options import width_of_terminal
     from annopipe.simulation.tables import table
 
     width = width_of_terminal()
-    rows = [("schedule", "step", "of the bound", "bubble", "peak memory", "stages")]
+    by_degrees = any(candidate.degrees for candidate in shown)
+    heads = ("schedule", "step", "of the bound", "bubble", "peak memory", "stages")
+    rows = [(*(("degrees",) if by_degrees else ()), *heads)]
     for candidate in shown:
         timeline = candidate.timeline
         rows.append(
             (
+                *((str(candidate.degrees),) if by_degrees else ()),
                 f"{candidate.name}{' (library)' if candidate.trial.rules.library else ''}",
-                f"{timeline.makespan:.5g}",
+                f"{candidate.step:.5g}",
                 f"{candidate.gap:.3f}",
                 f"{timeline.bubble:.1%}",
                 f"{timeline.peak_memory:.4g}",
@@ -158,14 +198,19 @@ def _text(work: "Workload", shown: "Sequence[Candidate]", library: "Candidate | 
             )
         )
     best = shown[0]
-    lines = [f"{work.name}: {work.ranks} ranks, {work.microbatches} microbatches, bound {best.bound:.5g}", ""]
-    lines += [*table(rows, width, left=(0,)), ""]
+    lines = [f"{_said(best)}, bound {best.bound:.5g}", ""]
+    lines += [*table(rows, width, left=(0, 1) if by_degrees else (0,)), ""]
     lines += textwrap.wrap(f"layers of the best one's stages: {_layers(best)}", width, subsequent_indent="  ")
     if library is not None and best is not library:
         lines += ["", *_why(best, library, width)]
     elif best is library:
         lines += ["", "the best is one of the library, with its layers evenly over the stages"]
     return lines
+
+
+def _said(best: "Candidate") -> str:
+    work, degrees = best.work, f"{best.degrees}: " if best.degrees else ""
+    return f"{work.name}: {degrees}{work.ranks} ranks, {work.microbatches} microbatches"
 
 
 def _layers(candidate: "Candidate") -> str:
@@ -188,12 +233,14 @@ def _why(best: "Candidate", library: "Candidate", width: int) -> list[str]:
     rows = [("mean over the ranks", library.name, "best", "saved")]
     for part, said in _PARTS.items():
         rows.append((said, f"{theirs.plain()[part]:.4g}", f"{ours.plain()[part]:.4g}", f"{gains[part]:+.4g}"))
-    ratio = library.timeline.makespan / best.timeline.makespan
-    rows.append(("the step", f"{library.timeline.makespan:.5g}", f"{best.timeline.makespan:.5g}", f"{ratio:.3f}x"))
+    if best.work.has_reduce or library.work.has_reduce:
+        sums = [each.step - each.timeline.makespan for each in (library, best)]
+        rows.append(("sum of gradients, exposed", f"{sums[0]:.4g}", f"{sums[1]:.4g}", f"{sums[0] - sums[1]:+.4g}"))
+    rows.append(("the step", f"{library.step:.5g}", f"{best.step:.5g}", f"{library.step / best.step:.3f}x"))
     return table(rows, width, left=(0,))
 
 
-def _draw(work: "Workload", best: "Candidate", library: "Candidate | None", png: str | None, html: str | None) -> None:
+def _draw(best: "Candidate", library: "Candidate | None", png: str | None, html: str | None) -> None:
     from annopipe.simulation.ranks import html as pages
     from annopipe.simulation.ranks import png as pictures
 
@@ -202,5 +249,5 @@ def _draw(work: "Workload", best: "Candidate", library: "Candidate | None", png:
         drawn[f"library: {library.name}"] = library.timeline
     for path, write in ((png, pictures.write), (html, pages.write)):
         if path:
-            write(path, drawn, f"{work.name}: {work.ranks} ranks, {work.microbatches} microbatches")
+            write(path, drawn, _said(best))
             click.echo(f"wrote {path}", err=True)

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from annopipe.costs.calibration import Calibration, described
 from annopipe.costs.device_timing import Attained, attained
 from annopipe.costs.interference import measure_interference
-from annopipe.costs.message_timing import Meter, Route
+from annopipe.costs.message_timing import LARGEST_BYTES, MessageTimes, Meter, Route
 from annopipe.errors import CostError
 from annopipe.graphs.process_groups import is_distributed
 
@@ -36,6 +36,7 @@ def calibrate(
     device: torch.device | str = "cpu",
     ranks_per_node: int | None = None,
     name: str | None = None,
+    largest_bytes: int = LARGEST_BYTES,
     report: Report | None = None,
 ) -> Calibration:
     """Measure the machine that the ranks of a group are on; less than a minute, the same result on all ranks.
@@ -45,6 +46,7 @@ def calibrate(
         device: where messages lie and computation runs: "cpu" for gloo, "cuda" for NCCL.
         ranks_per_node: neighbouring ranks that share a node; by the names of their hosts when left out.
         name: of the hardware; "cpu", or the GPU's own, when left out.
+        largest_bytes: of a message that is tried; sizes end earlier where a message takes 40 ms.
         report: called with what is measured next.
 
     Raises CostError: torch.distributed is not initialised, there is one rank only, the nodes have different numbers of
@@ -60,18 +62,22 @@ def calibrate(
     began, tell, place = time.perf_counter(), report or _silent, torch.device(device)
     ranks = dist.get_world_size(everyone)
     per_node = _ranks_per_node(everyone, ranks, ranks_per_node)
+    meter = Meter(everyone, place, largest_bytes=largest_bytes)
     tell("the device")
     own, memory, cores = _devices(everyone, place, per_node)
-    meter = Meter(everyone, place)
-    messages = []
+    messages: list[MessageTimes] = []
+    in_flight = 1
     with _node_group(everyone, ranks, per_node) as inside:
         for route in _routes(everyone, inside, ranks, per_node):
             tell(f"{route.kind} {route.where} {'a node' if route.where == 'inside' else 'nodes'}")
             messages.append(meter.measured(route))
+            if route.kind == "all_to_all" and len(messages) == 2:
+                tell("transfers that move at a time")
+                in_flight = meter.in_flight(route, max(messages[-1].seconds))
         tell("interference of communication and computation")
         interference = measure_interference(inside or everyone, repeat=3, device=place)
     default = "cpu" if place.type == "cpu" else torch.cuda.get_device_name(place)
-    hardware = described(name or default, own, messages, per_node, interference)
+    hardware = described(name or default, own, messages, per_node, interference, in_flight)
     backend = dist.get_backend(everyone)
     found = Calibration(
         hardware, ranks, memory, tuple(messages), interference, backend, cores, time.perf_counter() - began

@@ -15,17 +15,20 @@ import torch
 import torch.distributed as dist
 
 from annopipe.costs.fitting import Line, fitted
+from annopipe.errors import CostError
 
-__all__ = ["Kind", "MessageTimes", "Meter", "Route", "Where"]
+__all__ = ["LARGEST_BYTES", "Kind", "MessageTimes", "Meter", "Route", "Where"]
 
 Kind = Literal["send", "all_to_all", "all_gather"]
 Where = Literal["inside", "between"]
 
-_FIRST_BYTES, _MOST_BYTES, _GROWTH = 1 << 10, 1 << 26, 4
+LARGEST_BYTES = 1 << 26
+_FIRST_BYTES, _GROWTH = 1 << 10, 4
 _LONG_S = 0.04  # a message that takes so long is the last size
 _FEWEST_SIZES = 4
 _SIZE_S = 0.25  # what all rounds of one size may take, about
 _IN_A_ROW = 4
+_AT_ONCE = 4
 _ROUNDS = (3, 15)
 
 
@@ -69,10 +72,14 @@ class Meter:
     Args:
         group: all ranks that measure.
         device: where the messages lie.
+        largest_bytes: no message is larger.
     """
 
-    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
-        self._group, self._device = group, device
+    def __init__(self, group: dist.ProcessGroup, device: torch.device, *, largest_bytes: int = LARGEST_BYTES) -> None:
+        least = _FIRST_BYTES * _GROWTH ** (_FEWEST_SIZES - 1)
+        if type(largest_bytes) is not int or largest_bytes < least:
+            raise CostError(f"largest_bytes={largest_bytes!r}: give {least} or more, for {_FEWEST_SIZES} sizes")
+        self._group, self._device, self._largest_bytes = group, device, largest_bytes
 
     def measured(self, route: Route) -> MessageTimes:
         """The times of a route, for sizes from small to large."""
@@ -88,11 +95,38 @@ class Meter:
             taken = self._agreed(statistics.median(times)) / (2 if route.kind == "send" else 1)
             whole = max(1, size // 4 // route.ranks) * route.ranks * 4 if route.kind != "send" else size
             seconds[round(whole * route.link_share)] = taken
-            if size >= _MOST_BYTES or (taken >= _LONG_S and len(seconds) >= _FEWEST_SIZES):
+            if size * _GROWTH > self._largest_bytes or (taken >= _LONG_S and len(seconds) >= _FEWEST_SIZES):
                 break
             size *= _GROWTH
         issue_s = self._agreed(statistics.median(issued)) if issued else 0.0
         return MessageTimes(route.kind, route.where, route.ranks, seconds, issue_s, fitted(seconds))
+
+    def in_flight(self, route: Route, size: int) -> int:
+        """How many of several all-to-alls of so many bytes, started at once, move at a time: 1 to 4.
+
+        The first of n is over after 1/n of the time of all where they move one after the other, and after k/n where k
+        share the link.
+        """
+        if self._device.type == "cuda":
+            return 1  # NCCL runs what a communicator is given in order, on one stream
+        elements = max(1, size // 4 // route.ranks) * route.ranks
+        pairs = [[torch.zeros(elements, device=self._device) for _ in range(2)] for _ in range(_AT_ONCE)]
+        shares = []
+        for _ in range(_ROUNDS[0] + 1):
+            dist.barrier(self._group)
+            self._finish()
+            began = time.perf_counter()
+            started = [
+                dist.all_to_all_single(received, sent, group=route.group, async_op=True) for received, sent in pairs
+            ]
+            ends = []
+            for work in started:
+                work.wait()
+                self._finish()
+                ends.append(time.perf_counter() - began)
+            shares.append(ends[0] / ends[-1])
+        share = self._agreed(statistics.median(shares[1:]))  # the first round makes connections
+        return min(max(round(share * _AT_ONCE), 1), _AT_ONCE)
 
     def _exchange(self, route: Route, size: int) -> Callable[[], None]:
         """There and back, of which half is counted."""

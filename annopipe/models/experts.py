@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from annopipe.models.grouped_mm import grouped_mm
+from annopipe.kernels.grouped_mm import grouped_mm
 from annopipe.models.moe_config import MoEConfig
 
 __all__ = ["Experts"]
@@ -34,6 +34,7 @@ class Experts(nn.Module):
     ) -> None:
         super().__init__()
         self.first = first
+        self.sms = config.expert_sms
         inner = config.moe_intermediate
         self.gate_up = nn.Parameter(torch.empty(local, config.hidden, 2 * inner, device=device, dtype=dtype))
         self.down = nn.Parameter(torch.empty(local, inner, config.hidden, device=device, dtype=dtype))
@@ -42,5 +43,5 @@ class Experts(nn.Module):
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
         """Rows sorted by expert, [rows, hidden], to the same shape; counts: int64 [local], rows of each expert."""
-        gate, up = grouped_mm(rows, self.gate_up, counts).chunk(2, dim=-1)
-        return grouped_mm(F.silu(gate) * up, self.down, counts)
+        gate, up = grouped_mm(rows, self.gate_up, counts, self.sms).chunk(2, dim=-1)
+        return grouped_mm(F.silu(gate) * up, self.down, counts, self.sms)

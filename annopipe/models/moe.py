@@ -21,7 +21,7 @@ from annopipe.models.experts import Experts
 from annopipe.models.layers import SwiGLU
 from annopipe.models.moe_config import MoEConfig
 from annopipe.models.nano_batching import split_forward
-from annopipe.models.permute import by_expert, gather_rows, regroup
+from annopipe.models.permute import by_expert, permute, regroup, unpermute
 from annopipe.models.router import Router
 
 __all__ = ["MoE"]
@@ -72,7 +72,7 @@ class MoE(nn.Module):
         with annotate.region("router"):
             route = self.router(h)
             order, counts = by_expert(route.experts.flatten(), c.experts)
-            rows = gather_rows(h, order.source // c.top_k, order.target, copies=c.top_k)
+            rows = permute(h, order, c.top_k)
         if self.group is None:
             with annotate.region("experts"):
                 rows = self.experts(rows, counts)
@@ -83,8 +83,7 @@ class MoE(nn.Module):
             with annotate.region("shared"):
                 shared = self.shared(h)
         with annotate.region("unpermute"):
-            slots = gather_rows(rows, order.target, order.source).view(-1, c.top_k, c.hidden)
-            out = torch.bmm(route.weights.to(h.dtype).unsqueeze(1), slots).squeeze(1)
+            out = unpermute(rows, order, route.weights)
             return out if shared is None else out + shared
 
     def _remote_experts(self, rows: Tensor, counts: Tensor, group: Group) -> Tensor:
@@ -96,7 +95,7 @@ class MoE(nn.Module):
         with annotate.region("experts"):
             by_rank = arriving.view(self.ranks, self.local)
             order = regroup(by_rank, sizes.total)
-            computed = self.experts(gather_rows(received, order.source, order.target), by_rank.sum(0))
-            computed = gather_rows(computed, order.target, order.source)
+            computed = self.experts(permute(received, order), by_rank.sum(0))
+            computed = unpermute(computed, order)
         with annotate.comm("combine"):
             return exchange(computed, sizes.recv, sizes.send, rows.shape[0], group)

@@ -47,6 +47,8 @@ class MoEConfig:
     nano_batches: into how many lanes a stage splits what it gets; a policy hides the messages of one behind the others.
     nano_batched: "moe": every expert layer splits its tokens; "stage": the stage splits its input along the batch, and
         each part goes through all blocks on its own, attention too. An input with fewer rows has as many parts as rows.
+    expert_sms: how many multiprocessors of a GPU the experts' matrix products may occupy, so that the kernels of an
+        exchange get the others; 0: all of them.
     routing: whether the router's scores choose (the default), or tokens are spread evenly or skewed.
     rope_theta: base of the rotary periods, in tokens.  rms_eps: added to the mean square in normalisations.
     init_std: standard deviation of freshly initialised weights.
@@ -66,6 +68,7 @@ class MoEConfig:
     norm_topk: bool = True
     routed_scaling: float = 1.0
     routing: Routing = _LEARNED
+    expert_sms: int = 0
     nano_batches: int = 1
     nano_batched: NanoBatched = "moe"
     rope_theta: float = 10000.0
@@ -91,7 +94,7 @@ class MoEConfig:
             GraphError: naming the field.
         """
         check_integers(self, 1, _AT_LEAST_ONE)
-        check_integers(self, 0, ("shared_experts",))
+        check_integers(self, 0, ("shared_experts", "expert_sms"))
         check_positive(self, _POSITIVE)
         if not isinstance(self.routing, Routing):
             raise GraphError(f"{type(self).__name__}: routing is {self.routing!r}; give a Routing")

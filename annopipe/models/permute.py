@@ -1,8 +1,11 @@
-"""Orders of rows by expert, and a gather of rows whose gradient is a gather too.
+"""Orders of rows by expert, and rows brought into these orders and back; gradients are gathers, too.
 
 Each row that a token sends is a slot ``token * top_k + k``. Slots are sorted by expert for sending; what arrives is
 sorted by sending rank, then by expert, and is sorted again by expert for computing. Nothing here reads a size on the
 host, adds with atomics or leaves an order open, so results are the same in every run.
+
+On a GPU ``annopipe.kernels`` permutes rows, one kernel each way; elsewhere, and where there is no kernel, PyTorch's
+operations do, which a compiler can fuse with what is around them.
 """
 
 from typing import Any, NamedTuple, cast
@@ -10,7 +13,9 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-__all__ = ["RowOrder", "by_expert", "gather_rows", "regroup"]
+from annopipe import kernels
+
+__all__ = ["RowOrder", "by_expert", "gather_rows", "permute", "regroup", "unpermute"]
 
 
 class RowOrder(NamedTuple):
@@ -62,6 +67,52 @@ def regroup(counts: Tensor, total: int) -> RowOrder:
     source = row - torch.repeat_interleave(shift.t().flatten(), by_expert, output_size=total)
     target = row + torch.repeat_interleave(shift.flatten(), by_rank, output_size=total)
     return RowOrder(source, target)
+
+
+def permute(x: Tensor, order: RowOrder, top_k: int = 1) -> Tensor:
+    """Rows of tokens in an order of their slots.
+
+    Args:
+        x: [tokens, width].
+        order: of ``tokens * top_k`` slots.
+        top_k: slots of a token.
+
+    Returns:
+        [tokens * top_k, width].
+
+    >>> order, _ = by_expert(torch.tensor([1, 0, 0, 1]), 2)      # two tokens, each visits both experts
+    >>> permute(torch.tensor([[1.0], [2.0]]), order, top_k=2).flatten().tolist()
+    [1.0, 2.0, 1.0, 2.0]
+    """
+    if kernels.has_kernels(x):
+        return kernels.permute(x, order.source, order.target, top_k)
+    index = order.source if top_k == 1 else order.source // top_k
+    return gather_rows(x, index, order.target, copies=top_k)
+
+
+def unpermute(rows: Tensor, order: RowOrder, weights: Tensor | None = None) -> Tensor:
+    """Rows back in the order of tokens, those of a token weighted and added up.
+
+    Args:
+        rows: [slots, width], in ``order``.
+        weights: [tokens, top_k]; None: a token has one slot, and its row is what it gets.
+
+    Returns:
+        [tokens, width].
+
+    >>> order, _ = by_expert(torch.tensor([1, 0, 0, 1]), 2)
+    >>> rows = torch.tensor([[1.0], [2.0], [3.0], [4.0]])        # of tokens 0, 1, 0, 1
+    >>> unpermute(rows, order, torch.tensor([[1.0, 10.0], [1.0, 10.0]])).flatten().tolist()
+    [13.0, 42.0]
+    """
+    if kernels.has_kernels(rows, weights):
+        top_k = 1 if weights is None else weights.shape[1]
+        return kernels.unpermute(rows, order.source, order.target, top_k, weights)
+    slots = gather_rows(rows, order.target, order.source)
+    if weights is None:
+        return slots
+    slots = slots.view(-1, weights.shape[1], rows.shape[1])
+    return torch.bmm(weights.to(rows.dtype).unsqueeze(1), slots).squeeze(1)
 
 
 def gather_rows(x: Tensor, index: Tensor, back: Tensor, copies: int = 1) -> Tensor:

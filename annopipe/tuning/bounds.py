@@ -38,14 +38,10 @@ def lower_bound(work: Workload, *, copies: int = 2) -> float:
     shared = (work.microbatches * work.work + math.fsum(s * t for s, t in undone) + reduced) / math.fsum(work.speeds)
     sent = 2.0 * work.microbatches * math.fsum(layer.comm for layer in work.all_layers) / work.ranks
     late = idle if min(work.speeds) == fastest else [0.0] * work.ranks
-    packed = packed_time(_pieces(work, copies), late, work.speeds)
-    return max(shared, sent, packed, *longest, max(begins) + _longest_way_back(work, fastest))
-
-
-def _pieces(work: Workload, copies: int) -> list[float]:
-    """What cannot be on two ranks: all microbatches of a layer of one copy."""
     shares = [(work.microbatches + copy) // copies for copy in range(copies)]
-    return [share * layer.work for layer in work.all_layers for share in shares]
+    pieces = [share * layer.work for layer in work.all_layers for share in shares]  # none can be on two ranks
+    packed = packed_time(pieces, late, work.speeds)
+    return max(shared, sent, packed, *longest, max(begins) + _longest_way_back(work, fastest))
 
 
 def _begins(work: Workload, fastest: float) -> list[float]:
@@ -82,14 +78,19 @@ def _of_ranks(work: Workload, times: Sequence[float], copies: int) -> list[float
 
 def _inputs_arrive(work: Workload, begins: Sequence[float]) -> list[float]:
     """When a rank can have the inputs of a layer, if it has none of those before."""
-    hop = work.message + work.latency
+    hop = _hop(work)
     no_inputs = {0, *itertools.accumulate(map(len, work.towers[:-1]))}
     return [begin if index in no_inputs else begin + hop for index, begin in enumerate(begins)]
 
 
+def _hop(work: Workload) -> float:
+    """The least time from one rank to another."""
+    return work.latency + min(work.message if layer.message is None else layer.message for layer in work.all_layers)
+
+
 def _gradients_arrive(work: Workload, begins: Sequence[float], fastest: float) -> list[float]:
     """When the first gradient of a layer's output can be on a rank that has none of the layers behind."""
-    hop, found = work.message + work.latency, list[float]()
+    hop, found = _hop(work), list[float]()
     turn = begins[-1] + work.layers[-1].F / fastest
     top = turn + math.fsum(layer.I for layer in work.layers) / fastest
     for chain, at in (*((tower, top) for tower in work.towers), (work.layers, turn)):

@@ -6,6 +6,8 @@ from os import PathLike
 from annopipe.scheduling.schedule_class import Schedule
 from annopipe.simulation.ranks.timeline import ScheduleTimeline
 from annopipe.tuning.account import Account
+from annopipe.tuning.degrees import Degrees
+from annopipe.tuning.finishing import step_time
 from annopipe.tuning.run_config import RunConfig
 from annopipe.tuning.trial import Trial
 from annopipe.tuning.workload import Workload
@@ -23,6 +25,7 @@ class Candidate:
         schedule: the order.
         timeline: when everything runs.
         bound: what no schedule of the workload can beat.
+        degrees: how the devices of a cluster are shared out, where that was searched.
     """
 
     work: Workload
@@ -30,14 +33,16 @@ class Candidate:
     schedule: Schedule
     timeline: ScheduleTimeline
     bound: float
+    degrees: Degrees | None = None
 
     @classmethod
-    def of(cls, work: Workload, trial: Trial, bound: float) -> "Candidate":
+    def of(cls, work: Workload, trial: Trial, bound: float, degrees: Degrees | None = None) -> "Candidate":
         """Build and simulate a trial."""
-        return cls(work, trial, *trial.simulated(work), bound)
+        return cls(work, trial, *trial.simulated(work), bound, degrees)
 
     def __repr__(self) -> str:
-        return f"Candidate({self.name}: {self.timeline.makespan:g}, {self.gap:.3f} of the bound)"
+        degrees = f"{self.degrees}; " if self.degrees else ""
+        return f"Candidate({degrees}{self.name}: {self.step:g}, {self.gap:.3f} of the bound)"
 
     @property
     def name(self) -> str:
@@ -47,7 +52,12 @@ class Candidate:
     @property
     def gap(self) -> float:
         """The length of the step over the bound; 1 is the best there can be."""
-        return self.timeline.makespan / self.bound
+        return self.step / self.bound
+
+    @property
+    def step(self) -> float:
+        """The length of the step: the timeline's, and at its end the sum of gradients over data-parallel ranks."""
+        return step_time(self.work, self.trial.layout, self.timeline)
 
     @property
     def account(self) -> Account:
@@ -58,7 +68,7 @@ class Candidate:
     def config(self) -> RunConfig:
         """What ``ap.Pipeline.from_config`` loads, when it is saved."""
         layout = self.trial.layout
-        return RunConfig(self.schedule, layout.bounds, layout.recomputed)
+        return RunConfig(self.schedule, layout.bounds, layout.recomputed, degrees=self.degrees)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the config, and the schedule as CSV of the same name beside it.

@@ -8,8 +8,15 @@ layers = [[0, 4], [4, 8]]          # of each stage: the first one, and the one b
 [placement]
 rank_of = [0, 1]
 edges = [[0, 1]]
+
+[degrees]                          # how devices are shared out, where that was searched; for whoever makes the groups
+ranks = 2
+data = 4
+expert = 2
+microbatch_size = 1
 """
 
+import dataclasses
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -17,11 +24,12 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from annopipe.errors import PipelineError
+from annopipe.errors import CostError, PipelineError
 from annopipe.scheduling.placement import Placement
 from annopipe.scheduling.schedule_class import Schedule
 from annopipe.simulation.files import place_for
-from annopipe.toml_files import read_toml, refuse_unknown, toml_value
+from annopipe.toml_files import read_toml, refuse_unknown, toml_text, toml_value
+from annopipe.tuning.degrees import Degrees
 
 __all__ = ["RunConfig"]
 
@@ -38,12 +46,14 @@ class RunConfig:
             says nothing.
         recomputed: for each stage, how many of its layers compute again what they can; () is none of any.
         policy: how combined graphs are ordered.
+        degrees: for whoever makes the process groups and the microbatches; a pipeline has the ranks of its schedule.
     """
 
     schedule: Schedule
     layers: tuple[tuple[int, int], ...] = ()
     recomputed: tuple[int, ...] = ()
     policy: str = "auto"
+    degrees: Degrees | None = None
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the TOML, and the schedule as CSV of the same name beside it.
@@ -69,6 +79,8 @@ class RunConfig:
             "[placement]",
             *(f"{name} = {toml_value(getattr(placement, name))}" for name in _PLACEMENT),
         ]
+        if self.degrees is not None:
+            lines += ["", toml_text({"degrees": dataclasses.asdict(self.degrees)}).strip()]
         with place_for(target) as place:
             place.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
 
@@ -101,6 +113,7 @@ class RunConfig:
             tuple((start, end) for start, end in _whole(data.get("layers", []), f"{path}, layers", 2)),
             tuple(_whole(data.get("recomputed", []), f"{path}, recomputed", 1)),
             _policy(data.get("policy", "auto"), str(path)),
+            _degrees(data["degrees"], f"{path}, degrees") if "degrees" in data else None,
         )
 
 
@@ -119,6 +132,19 @@ def _placement(given: object, where: str) -> Placement:
         frozenset(_whole(given.get("batch_wide", []), f"{where}, batch_wide", 1)),
         str(given.get("name", "custom")),
     )
+
+
+def _degrees(given: object, where: str) -> Degrees:
+    known = [field.name for field in fields(Degrees)]
+    if not isinstance(given, Mapping):
+        raise PipelineError(f"{where} is {given!r}: give a table with {', '.join(known)}")
+    refuse_unknown(given, known, where, PipelineError)
+    if "ranks" not in given:
+        raise PipelineError(f"{where} has no ranks: give it")
+    try:
+        return Degrees(**given)
+    except CostError as error:
+        raise PipelineError(f"{where}: {error}") from error
 
 
 def _whole(given: object, where: str, width: int) -> list[Any]:

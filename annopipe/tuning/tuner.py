@@ -4,11 +4,13 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 
+from annopipe.costs.cluster import Cluster
 from annopipe.errors import CostError
-from annopipe.tuning.bounds import lower_bound
 from annopipe.tuning.candidate import Candidate
-from annopipe.tuning.search import Progress, Search
-from annopipe.tuning.workers import Workers
+from annopipe.tuning.degree_search import DegreeSearch
+from annopipe.tuning.model_workload import ModelWorkload
+from annopipe.tuning.search import Progress
+from annopipe.tuning.table_search import search_table
 from annopipe.tuning.workload import Workload
 
 __all__ = ["DEFAULT_EFFORT", "tune"]
@@ -17,9 +19,14 @@ DEFAULT_EFFORT = 1_200_000
 
 
 def tune(
-    work: Workload,
+    work: Workload | ModelWorkload,
+    cluster: Cluster | None = None,
     *,
     memory: float | None = None,
+    ranks: int | None = None,
+    data: int | None = None,
+    expert: int | None = None,
+    microbatch_size: int | None = None,
     seed: int = 0,
     effort: int = DEFAULT_EFFORT,
     copies: int = 2,
@@ -34,9 +41,15 @@ def tune(
     nano-batches. The library's schedules with layers evenly over their stages are among the candidates: no result is
     worse than the best of them.
 
+    Of a model at no fixed degrees, also: the ranks of a pipeline, the pipelines, how many of these share the experts,
+    and the size of a microbatch. Each candidate then says its ``degrees``; its ``step`` has the sum of gradients in it.
+
     Args:
-        work: the layers, the ranks and the microbatches.
-        memory: most that a rank may hold, instead of the workload's.
+        work: the layers, the ranks and the microbatches; or what ``ap.Workload.from_model`` returns without ranks.
+        cluster: the devices that a model is for. Of a workload, whose ranks then have to divide the devices, it only
+            gives the memory where the workload has none, in bytes.
+        memory: most that a rank may hold, instead of the workload's or the cluster's.
+        ranks, data, expert, microbatch_size: of a model, what is not searched.
         seed: the same one finds the same, on every machine and with any number of workers.
         effort: how many actions may be generated, beside those of the library's schedules; the default takes some
             twenty seconds on two cores.
@@ -52,23 +65,34 @@ def tune(
     >>> tune(work, effort=5_000, workers=1)[0].timeline.makespan
     24.0
     """
-    _check(work, effort=effort, copies=copies, workers=1 if workers is None else workers, best=best)
-    if memory is not None:
-        work = replace(work, memory=memory)
+    fixed = {"ranks": ranks, "data": data, "expert": expert, "microbatch_size": microbatch_size}
+    _check(copies, effort=effort, workers=1 if workers is None else workers, best=best)
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with Workers(work, count if workers is None else workers) as processes:
-        search = Search(work, processes, seed=seed, effort=effort, copies=copies, report=report)
-        found = search.run()
-    if not found:
-        raise CostError(f"workload {work.name!r}: none of {len(search.found)} schedules tried can be run{search.why()}")
-    bound = lower_bound(work, copies=copies)
-    of_library = [each for each in found if each.trial.rules.library][:1]
-    return [Candidate.of(work, each.trial, bound) for each in dict.fromkeys([*found[:best], *of_library])]
+    processes = count if workers is None else workers
+    if isinstance(work, ModelWorkload):
+        if cluster is None:
+            raise CostError(f"{work.name} has no degrees yet: give the annopipe.Cluster to search them for")
+        search = DegreeSearch(
+            work, cluster, memory=memory, seed=seed, effort=effort, copies=copies, workers=processes, report=report
+        )
+        return search.run(work.degrees(cluster, **fixed), best)
+    table = _table(work, cluster, memory, [name for name, value in fixed.items() if value is not None])
+    return search_table(table, seed=seed, effort=effort, copies=copies, workers=processes, best=best, report=report)
 
 
-def _check(work: Workload, *, copies: int, **counts: int) -> None:
+def _table(work: object, cluster: Cluster | None, memory: float | None, fixed: list[str]) -> Workload:
     if not isinstance(work, Workload):
-        raise CostError(f"work is {work!r}: give an annopipe.Workload")
+        raise CostError(f"work is {work!r}: give an annopipe.Workload or ModelWorkload")
+    if fixed:
+        raise CostError(f"workload {work.name!r} has its degrees already: leave out {fixed[0]}")
+    if cluster is not None:
+        if cluster.devices % work.ranks:
+            raise CostError(f"workload {work.name!r}: {work.ranks} ranks do not divide {cluster.devices} devices")
+        memory = cluster.memory if memory is None and work.memory is None else memory
+    return work if memory is None else replace(work, memory=memory)
+
+
+def _check(copies: int, **counts: int) -> None:
     if copies not in (1, 2):
         raise CostError(f"copies={copies!r}: give 1 or 2 copies of the model, at most")
     for name, count in counts.items():

@@ -226,6 +226,11 @@ class Workload:
         """Whether layers communicate, so that combining a forward and a backward hides something."""
         return any(layer.comm for layer in self.all_layers)
 
+    @property
+    def has_reduce(self) -> bool:
+        """Whether gradients are summed over data-parallel ranks at the end of a step."""
+        return any(layer.reduce for layer in self.all_layers)
+
 
 _FIELDS = tuple(each.name for each in dataclasses.fields(Workload))
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu_check import alone, copies, experts
+from benchmarks.gpu_check import alone, captured, copies, experts, kernels
 from benchmarks.gpu_check.checklist import Checklist
 from benchmarks.launch import end_rank
 
@@ -24,6 +24,8 @@ _GROUPS: dict[str, Callable[[Checklist, torch.device], None]] = {
     "alone": alone.run,
     "experts": experts.run,
     "copies": copies.run,
+    "kernels": kernels.run,
+    "captured": captured.run,
 }
 
 

@@ -1,7 +1,7 @@
 """A line through measured times is found, whatever happens to one of them."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import annopipe as ap
@@ -11,6 +11,7 @@ SIZES = [4**power for power in range(5, 13)]
 LINES = st.builds(Line, st.floats(1e-6, 1e-2), st.floats(1e6, 1e12))
 
 
+@settings(deadline=None)
 @given(LINES)
 def test_times_on_a_line_give_that_line(line: Line) -> None:
     found = fitted({size: line.seconds(size) for size in SIZES})
@@ -19,6 +20,7 @@ def test_times_on_a_line_give_that_line(line: Line) -> None:
     assert found.worst < 1e-3
 
 
+@settings(deadline=None)
 @given(LINES, st.integers(0, 5), st.floats(1.0, 20.0))
 def test_one_time_that_was_disturbed_does_not_tilt_it(line: Line, index: int, by: float) -> None:
     times = {size: line.seconds(size) for size in SIZES}

@@ -27,12 +27,13 @@ PROGRAM = """
     graphs = ap.trace(stage, (torch.zeros(1, 8, 32, requires_grad=True),))
     options = [{"hardware": "h800"}, {"group": world}, {"hardware": "cpu", "group": world}]
     costs = [ap.costs.roofline(graphs.backward, **each) for each in options]
-    try:
-        ap.costs.calibrate(ranks_per_node=0, name="lab")
-        refused = ""
-    except ap.CostError as error:
-        refused = str(error)
-    machine = ap.costs.calibrate(name="lab")
+    refused = []
+    for option in ({"ranks_per_node": 0}, {"largest_bytes": 4096}):
+        try:
+            ap.costs.calibrate(**option)
+        except ap.CostError as error:
+            refused.append(str(error))
+    machine = ap.costs.calibrate(name="lab", largest_bytes=1 << 24)
     layers = ap.costs.measure_layers([stage, torch.nn.Linear(32, 4)], torch.zeros(1, 8, 32), group=world, repeat=1)
     rest = [machine.plain(), machine.to_toml(), [dataclasses.asdict(layer) for layer in layers], refused]
     print(json.dumps([dataclasses.asdict(found), [dataclasses.asdict(each) for each in costs], *rest]))
@@ -53,7 +54,10 @@ def test_ranks_measure_and_cost_alike(tmp_path) -> None:
     ap.NodeCosts({}, network=found.network())
     _check_machine(values[2], values[3], tmp_path / "machine.toml")
     _check_layers(values[4])
-    assert values[5] == "ranks_per_node=0: give a number that divides the 2 ranks into equal nodes"
+    assert values[5] == [
+        "ranks_per_node=0: give a number that divides the 2 ranks into equal nodes",
+        "largest_bytes=4096: give 65536 or more, for 4 sizes",
+    ]
 
 
 def _check_machine(plain: dict[str, Any], text: str, path: Path) -> None:
@@ -69,6 +73,7 @@ def _check_machine(plain: dict[str, Any], text: str, path: Path) -> None:
     line = plain["messages"][0]["line"]
     assert (found.inside.bandwidth, found.inside.hop_s) == (line["bandwidth"], line["latency_s"])
     assert (plain["devices"], plain["memory"] > 2**20) == (2, True)
+    assert 1 <= found.in_flight <= 4
 
 
 def _check_layers(layers: list[dict[str, Any]]) -> None:

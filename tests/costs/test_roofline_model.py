@@ -16,8 +16,8 @@ from torch import nn
 import annopipe as ap
 from annopipe.costs import NodeLimit
 from annopipe.graphs.capture import without_memory
+from annopipe.kernels.grouped_mm import grouped_mm
 from annopipe.models import DeepSeekV3Config, DeepSeekV3Stage, MoE, PlainMoE
-from annopipe.models.grouped_mm import grouped_mm
 from tests.costs.toy import TOY, fake_ranks, seconds_of, traced
 
 

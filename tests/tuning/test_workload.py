@@ -1,10 +1,13 @@
 """Workloads: what is refused, and what a file says."""
 
 import math
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from annopipe.errors import CostError
 from annopipe.tuning.layers import Layer, Recompute
@@ -101,3 +104,23 @@ def test_of_several_workloads_one_has_to_be_named(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_named() -> None:
     with pytest.raises(CostError, match="nowhere.toml: No such file"):
         Workload.from_toml("nowhere.toml")
+
+
+AMOUNTS = st.floats(0.125, 8.0)
+LAYERS = st.builds(
+    Layer, AMOUNTS, AMOUNTS, AMOUNTS, AMOUNTS, AMOUNTS, recompute=st.none() | st.builds(Recompute, AMOUNTS, AMOUNTS)
+)
+CHAINS = st.lists(LAYERS, min_size=2, max_size=3).map(lambda layers: (*layers, layers[-1]))
+
+
+@settings(deadline=None)
+@given(CHAINS, st.just(()) | st.tuples(CHAINS, CHAINS), st.booleans(), st.sampled_from([(), (1.0, 0.5)]), AMOUNTS)
+def test_a_workload_is_what_its_text_says(
+    layers: tuple[Layer, ...], towers: tuple[tuple[Layer, ...], ...], whole: bool, speed: tuple[float, ...], time: float
+) -> None:
+    work = Workload(layers, 2, 4, towers, whole, message=time, latency=time, memory=1e3, speed=speed, name='of "two"')
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "work.toml")
+        path.write_text(work.to_toml() + "\n" + replace(work, name="other", memory=None).to_toml())
+        assert Workload.from_toml(path, 'of "two"') == work
+        assert [each.name for each in Workload.all_from_toml(path)] == ['of "two"', "other"]

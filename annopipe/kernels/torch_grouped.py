@@ -1,4 +1,4 @@
-"""What the grouped matrix products run: one kernel where there is one, else a loop over the experts.
+"""Grouped matrix products by PyTorch's own operations: on the CPU, and where our kernels are not (implementation.py).
 
 On CUDA with bfloat16 and 16-byte aligned rows this is ``torch.nn.functional.grouped_mm`` (nothing is read by the host);
 elsewhere a loop that reads the group sizes inside the operation.
@@ -12,12 +12,11 @@ from torch import Tensor
 
 from annopipe.errors import GraphError
 
-__all__ = ["check_shapes", "product", "weight_grad"]
+__all__ = ["product", "weight_grad"]
 
 
 def product(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
     """X [rows, in], weight [experts, in, out], counts int64 [experts], to [rows, out]."""
-    check_shapes(x, weight, counts)
     if _has_kernel(x, weight):
         return F.grouped_mm(x.contiguous(), weight, offs=_ends(counts))
     out = x.new_empty((x.shape[0], weight.shape[2]))
@@ -35,20 +34,6 @@ def weight_grad(x: Tensor, grad: Tensor, counts: Tensor) -> Tensor:
     for expert, rows in _groups(counts, x.shape[0]):
         torch.mm(x[rows].t(), grad[rows], out=out[expert])
     return out
-
-
-def check_shapes(x: Tensor, weight: Tensor, counts: Tensor) -> None:
-    """Refuse operands of ``product`` that do not fit; the values of ``counts`` are not read.
-
-    Raises:
-        GraphError: naming the shapes.
-    """
-    experts, width = weight.shape[:2]
-    if x.dim() != 2 or x.shape[1] != width or tuple(counts.shape) != (experts,):
-        raise GraphError(
-            f"grouped_mm: x {tuple(x.shape)} and counts {tuple(counts.shape)} do not fit a weight of "
-            f"{experts} experts that take {width} values: x is [rows, {width}], counts [{experts}]"
-        )
 
 
 def _groups(counts: Tensor, rows: int) -> list[tuple[int, slice]]:

@@ -6,7 +6,7 @@ from torch import nn
 from torch.library import opcheck
 
 from annopipe.errors import GraphError
-from annopipe.models.grouped_mm import grouped_mm, grouped_mm_weight_grad
+from annopipe.kernels.grouped_mm import grouped_mm, grouped_mm_weight_grad
 from tests.models import joint_graph
 
 SIZES = [[2, 3, 1], [0, 6, 0], [6, 0, 0], [0, 0, 6], [0, 0, 0], [1, 0, 0]]
@@ -49,7 +49,7 @@ def test_kernel_gets_operands_in_its_layout(monkeypatch, sizes):
         return [y, *torch.autograd.grad(y, (x, weight), grad)]
 
     expected = run()
-    monkeypatch.setattr("annopipe.models.grouped_kernels._has_kernel", lambda x, other: True)
+    monkeypatch.setattr("annopipe.kernels.torch_grouped._has_kernel", lambda x, other: True)
     for a, b in zip(run(), expected, strict=True):
         torch.testing.assert_close(a, b)
 
@@ -124,5 +124,7 @@ def test_backward_traces_into_one_node_per_gradient():
     ],
 )
 def test_operands_that_do_not_fit_are_refused(shape, sizes, message):
+    with pytest.raises(GraphError, match=r"x \(3, 4\) and grad \(2, 5\) do not fit: both are \[rows, width\]"):
+        grouped_mm_weight_grad(torch.randn(3, 4), torch.randn(2, 5), torch.tensor([3]))
     with pytest.raises(GraphError, match=message):
         grouped_mm(torch.randn(shape), torch.randn(3, 4, 5), torch.tensor(sizes))
