@@ -143,6 +143,7 @@ def _text(found: "Calibration") -> list[str]:
         f"{who}; measured in {found.seconds:.0f} s",
         f"{own.name}: GFLOP/s {peaks}; {memory}; {tiny}",
         tabulate(rows, headers=headers, disable_numparse=True),
+        f"transfers of one group that move at a time: {own.in_flight}",
         f"while messages move, {slowed}; an all-to-all beside products {beside.transfer_beside_matmul:.0%}",
         *(f"note: {note}" for note in found.notes),
     ]

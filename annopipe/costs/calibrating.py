@@ -21,7 +21,7 @@ import torch.distributed as dist
 from annopipe.costs.calibration import Calibration, described
 from annopipe.costs.device_timing import Attained, attained
 from annopipe.costs.interference import measure_interference
-from annopipe.costs.message_timing import LARGEST_BYTES, Meter, Route
+from annopipe.costs.message_timing import LARGEST_BYTES, MessageTimes, Meter, Route
 from annopipe.errors import CostError
 from annopipe.graphs.process_groups import is_distributed
 
@@ -65,15 +65,19 @@ def calibrate(
     meter = Meter(everyone, place, largest_bytes=largest_bytes)
     tell("the device")
     own, memory, cores = _devices(everyone, place, per_node)
-    messages = []
+    messages: list[MessageTimes] = []
+    in_flight = 1
     with _node_group(everyone, ranks, per_node) as inside:
         for route in _routes(everyone, inside, ranks, per_node):
             tell(f"{route.kind} {route.where} {'a node' if route.where == 'inside' else 'nodes'}")
             messages.append(meter.measured(route))
+            if route.kind == "all_to_all" and len(messages) == 2:
+                tell("transfers that move at a time")
+                in_flight = meter.in_flight(route, max(messages[-1].seconds))
         tell("interference of communication and computation")
         interference = measure_interference(inside or everyone, repeat=3, device=place)
     default = "cpu" if place.type == "cpu" else torch.cuda.get_device_name(place)
-    hardware = described(name or default, own, messages, per_node, interference)
+    hardware = described(name or default, own, messages, per_node, interference, in_flight)
     backend = dist.get_backend(everyone)
     found = Calibration(
         hardware, ranks, memory, tuple(messages), interference, backend, cores, time.perf_counter() - began

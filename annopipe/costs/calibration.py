@@ -113,7 +113,12 @@ class Calibration:
 
 
 def described(
-    name: str, own: Attained, messages: Sequence[MessageTimes], per_node: int, interference: Interference
+    name: str,
+    own: Attained,
+    messages: Sequence[MessageTimes],
+    per_node: int,
+    interference: Interference,
+    in_flight: int = 1,
 ) -> Hardware:
     """The hardware that measured numbers describe; what is measured is attained, so the fractions are 1."""
     found = {(each.kind, each.where): each for each in messages}
@@ -137,7 +142,11 @@ def described(
         collective_start_s=start_s,
         collective_issue_s=exchange.issue_s,
         interference=interference.matmul,
-        sources={**sources, **dict.fromkeys(["collective_start_s", "collective_issue_s", "interference"], "measured")},
+        in_flight=in_flight,
+        sources={
+            **sources,
+            **dict.fromkeys(["collective_start_s", "collective_issue_s", "interference", "in_flight"], "measured"),
+        },
     )
 
 

@@ -81,6 +81,7 @@ class Hardware:
     collective_issue_s: time that the issuing thread spends to start a collective.
     interference: by how much longer computation takes while a transfer moves: 0.16 is 16%; what compute_share takes is
         not in it.
+    in_flight: how many transfers of one process group move at a time, sharing the link; NCCL: 1, gloo: 2.
     sources: where the numbers come from, by field name.
 
     >>> Hardware(name="toy", peak_flops={"float32": 1e12}, memory_bandwidth=1e11, inside=Link(1e10)).peak("float32")
@@ -102,6 +103,7 @@ class Hardware:
     collective_start_s: float = 8e-6
     collective_issue_s: float = 10e-6
     interference: float = 0.0
+    in_flight: int = 1
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -113,10 +115,10 @@ class Hardware:
             shares=("interference",),
             fractions=("matmul_fraction", "attention_fraction", "compute_share", "memory_fraction"),
         )
-        if not isinstance(self.ranks_per_node, int) or self.ranks_per_node < 1:
-            raise CostError(
-                f"hardware {self.name!r}: ranks_per_node is {self.ranks_per_node!r}: give a number, 1 or more"
-            )
+        for count in ("ranks_per_node", "in_flight"):
+            value = getattr(self, count)
+            if not isinstance(value, int) or value < 1:
+                raise CostError(f"hardware {self.name!r}: {count} is {value!r}: give a number, 1 or more")
         if not self.peak_flops or not all(_is_number(peak) and peak > 0 for peak in self.peak_flops.values()):
             raise CostError(
                 f"hardware {self.name!r}: peak_flops is {dict(self.peak_flops)}: give FLOP/s by data type, such as "

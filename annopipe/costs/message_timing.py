@@ -28,6 +28,7 @@ _LONG_S = 0.04  # a message that takes so long is the last size
 _FEWEST_SIZES = 4
 _SIZE_S = 0.25  # what all rounds of one size may take, about
 _IN_A_ROW = 4
+_AT_ONCE = 4
 _ROUNDS = (3, 15)
 
 
@@ -99,6 +100,33 @@ class Meter:
             size *= _GROWTH
         issue_s = self._agreed(statistics.median(issued)) if issued else 0.0
         return MessageTimes(route.kind, route.where, route.ranks, seconds, issue_s, fitted(seconds))
+
+    def in_flight(self, route: Route, size: int) -> int:
+        """How many of several all-to-alls of so many bytes, started at once, move at a time: 1 to 4.
+
+        The first of n is over after 1/n of the time of all where they move one after the other, and after k/n where k
+        share the link.
+        """
+        if self._device.type == "cuda":
+            return 1  # NCCL runs what a communicator is given in order, on one stream
+        elements = max(1, size // 4 // route.ranks) * route.ranks
+        pairs = [[torch.zeros(elements, device=self._device) for _ in range(2)] for _ in range(_AT_ONCE)]
+        shares = []
+        for _ in range(_ROUNDS[0] + 1):
+            dist.barrier(self._group)
+            self._finish()
+            began = time.perf_counter()
+            started = [
+                dist.all_to_all_single(received, sent, group=route.group, async_op=True) for received, sent in pairs
+            ]
+            ends = []
+            for work in started:
+                work.wait()
+                self._finish()
+                ends.append(time.perf_counter() - began)
+            shares.append(ends[0] / ends[-1])
+        share = self._agreed(statistics.median(shares[1:]))  # the first round makes connections
+        return min(max(round(share * _AT_ONCE), 1), _AT_ONCE)
 
     def _exchange(self, route: Route, size: int) -> Callable[[], None]:
         """There and back, of which half is counted."""

@@ -77,8 +77,8 @@ def roofline(
         node_limit: how all-to-alls of rows merge what goes to one node.
         collectives: what launches that PyTorch does not have are like, by operator: {"lib::dispatch": "all_to_all"}.
         fused: whether elementwise operations run as a compiler fuses them.
-        network: how transfers share the link, and how much computation slows down while one moves; one transfer at a
-            time and the interference of the hardware when left out.
+        network: how transfers share the link, and how much computation slows down while one moves; what the
+            hardware says of it when left out.
         group: with a measured machine ("cpu", or None without a GPU): ranks that all get the first one's numbers.
 
     Raises:
@@ -124,7 +124,7 @@ def roofline(
             issue[at.key] = device.collective_issue_s
         else:
             seconds[at.key] = model.computation(node, at, moved[node])
-    shared = network or Network(interference=device.interference)
+    shared = network or Network(in_flight=device.in_flight, interference=device.interference)
     return NodeCosts(seconds, latency, issue, shared, f"roofline of {device.name}")
 
 

@@ -82,14 +82,19 @@ def _of_ranks(work: Workload, times: Sequence[float], copies: int) -> list[float
 
 def _inputs_arrive(work: Workload, begins: Sequence[float]) -> list[float]:
     """When a rank can have the inputs of a layer, if it has none of those before."""
-    hop = work.message + work.latency
+    hop = _hop(work)
     no_inputs = {0, *itertools.accumulate(map(len, work.towers[:-1]))}
     return [begin if index in no_inputs else begin + hop for index, begin in enumerate(begins)]
 
 
+def _hop(work: Workload) -> float:
+    """The least time from one rank to another."""
+    return work.latency + min(work.message if layer.message is None else layer.message for layer in work.all_layers)
+
+
 def _gradients_arrive(work: Workload, begins: Sequence[float], fastest: float) -> list[float]:
     """When the first gradient of a layer's output can be on a rank that has none of the layers behind."""
-    hop, found = work.message + work.latency, list[float]()
+    hop, found = _hop(work), list[float]()
     turn = begins[-1] + work.layers[-1].F / fastest
     top = turn + math.fsum(layer.I for layer in work.layers) / fastest
     for chain, at in (*((tower, top) for tower in work.towers), (work.layers, turn)):

@@ -24,7 +24,7 @@ __all__ = ["Found", "Progress", "Search"]
 _WHOLE = ("library", "nano-batches")  # parts that are done in any case
 _BATCH = 16  # trials between two decisions; not the number of processes, on which nothing may depend
 _LAYOUTS, _RULES = 0.4, 0.65  # of the effort, when this part of the search has to end
-_GOOD_LAYOUTS, _STARTS, _SPLIT = 8, 6, 2
+_GOOD_LAYOUTS, _STARTS, _SPLIT = 8, 6, 8
 # The actions of so many layouts are moved; that is so many times the effort, counted in actions moved or simulated.
 _ORDERS = ((12, 0.6), (4, 0.6), (2, 0.8))
 _ROUNDING = 1e-9

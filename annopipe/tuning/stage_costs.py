@@ -35,14 +35,16 @@ def action_costs(work: Workload, layout: Layout) -> ActionCosts:
         totals = [math.fsum([getattr(layer, name) for layer in layers]) for layers in stages]
         return [total / by for total, by in zip(totals, divided, strict=True)]
 
+    known: dict[tuple[tuple[str, int, int], ...], float] = {}
+
     def seconds_of(action: Action) -> float:
-        lanes = tuple(
-            Lane(part.kind, stages[part.stage], 1.0 / part.nano_batches)
-            for part in action.singles
-            for _ in range(part.nano_batches)
-        )
-        first = action.parts[0] if action.parts else action
-        return lanes_seconds(lanes, speed[first.stage])
+        parts = tuple([(part.kind, part.stage, part.nano_batches) for part in action.singles])
+        if parts not in known:
+            lanes = tuple(
+                [Lane(kind, stages[stage], 1.0 / count) for kind, stage, count in parts for _ in range(count)]
+            )
+            known[parts] = lanes_seconds(lanes, speed[parts[0][1]])
+        return known[parts]
 
     def pair(forward: int, backward: int) -> float:
         return lanes_seconds((Lane("F", stages[forward]), Lane("B", stages[backward])), speed[forward])

@@ -17,6 +17,8 @@ from annopipe.tuning.workload import Workload
 
 __all__ = ["Moved", "Rules", "Score", "Trial", "scored"]
 
+_NANO_EFFORT = 300_000  # more finds hardly more
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -106,7 +108,7 @@ class Trial:
             return schedule, schedule.simulated(costs)
         schedule = self._spec(work, costs).build()
         if self.rules.nano_batches > 1:
-            schedule = with_nano_batches(schedule, costs, self.rules.nano_batches)
+            schedule = with_nano_batches(schedule, costs, self.rules.nano_batches, effort=_NANO_EFFORT)
         return schedule, schedule.simulated(costs)
 
     def _spec(self, work: Workload, costs: ActionCosts) -> ScheduleSpec:

@@ -98,7 +98,8 @@ def measure(case: MoeCase, found: int, effort: int, seed: int, progress: Callabl
         {
             "schedule": name,
             "library": bool(each.trial.rules.library),
-            "predicted_s": each.timeline.makespan,
+            "tuner_s": each.timeline.makespan,
+            "predicted_s": ran["planned"][name],
             "rounds_s": ran["seconds"][name],
         }
         for name, each in chosen.items()
@@ -120,6 +121,7 @@ def _about(case: MoeCase, result: dict[str, Any]) -> str:
     ]
     equal = "GRADIENTS DIFFER" if result["gradients_differ"] else "gradients agree"
     model = f"{case.title}, {case.blocks} blocks, the last one {case.head:g} times as long"
+    said.append(f"{result['measured']['in_flight']} transfers of a group move at a time")
     return f"{model}; {equal}\nmeasured: {'; '.join(said)}"
 
 

@@ -15,6 +15,7 @@ class Measured:
     """What the ranks have measured before anything is searched for.
 
     exchange: all-to-alls of an expert group.  issue_s: what the thread spends to start one.
+    in_flight: how many of them share the link.
     send: messages between two ranks of a pipeline.
     stretch_s: what a stretch of computation is asked to take.
     layers: one for each block of the model, measured on its own.
@@ -22,6 +23,7 @@ class Measured:
 
     exchange: Line
     issue_s: float
+    in_flight: int
     send: Line
     stretch_s: float
     layers: tuple[Layer, ...]

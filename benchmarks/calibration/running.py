@@ -12,11 +12,11 @@ import annopipe as ap
 from annopipe.errors import AnnopipeError
 from benchmarks.alternation import alternated, raise_priority, raise_to_real_time
 from benchmarks.calibration.plan import Runs
+from benchmarks.calibration.predicting import Planner, paces
 from benchmarks.launch import end_rank
 from benchmarks.moe.gradients import Fingerprints, differing, fingerprints, gathered
 from benchmarks.moe.groups import Groups, start_groups
 from benchmarks.moe.model import blocks_module, mean_square
-from benchmarks.moe.pacing import Paces
 from benchmarks.moe.steps import Step, batch
 from benchmarks.progress import tell, tell_result
 
@@ -24,20 +24,27 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run what the command line gives; the result has seconds by schedule, and whose gradients differ."""
+    """Run what the command line gives; the result has seconds by schedule, predicted ones, and whose gradients differ."""
     runs = Runs.from_json(sys.argv[1])
     torch.set_num_threads(1)
     raise_priority(20)
     raise_to_real_time()
     groups = start_groups(runs.case)
     try:
+        planned = _planned(runs, groups) if dist.get_rank() == 0 else {}
         steps = {name: _step(name, path, runs, groups) for name, path in runs.configs.items()}
         times, wrong = _alternated(steps, runs.case.rounds, f"expert rank {dist.get_rank(groups.experts)}")
     except AnnopipeError as error:  # the parent shows the message, not where it was raised
         sys.exit(f"{type(error).__name__}: {error}")
-    tell_result(json.dumps({"seconds": times, "gradients_differ": wrong}))
+    tell_result(json.dumps({"seconds": times, "planned": planned, "gradients_differ": wrong}))
     dist.barrier()
     end_rank()
+
+
+def _planned(runs: Runs, groups: Groups) -> dict[str, float]:
+    tell("simulating the schedules with the plans of the graphs that will run")
+    planner = Planner(runs.case, runs.measured, groups.experts)
+    return {name: planner.seconds(ap.RunConfig.load(path)) for name, path in runs.configs.items()}
 
 
 def _step(name: str, path: str, runs: Runs, groups: Groups) -> Step:
@@ -49,18 +56,13 @@ def _step(name: str, path: str, runs: Runs, groups: Groups) -> Step:
         blocks_module(case, range(start, end), measured.stretch_s, groups.experts) if stage in held else None
         for stage, (start, end) in enumerate(config.layers)
     ]
-    transfer_s = measured.exchange.seconds(case.transfer_bytes) - measured.issue_s
-    rows, latency_s = case.rows * case.top_k, measured.exchange.latency_s
-    paces = Paces(
-        measured.stretch_s, transfer_s, measured.stretch_s, rows, min(latency_s, transfer_s), measured.issue_s
-    )
     pipe = ap.Pipeline.from_config(
         path,
         modules,
         group=groups.pipeline,
         loss_fn=mean_square,
         policy=case.policy,
-        costs=paces.costs,
+        costs=paces(case, measured).costs,
         plan_group=groups.experts,
     )
     inputs, target = batch(case)

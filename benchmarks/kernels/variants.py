@@ -84,20 +84,20 @@ def _of_products(
 def _of_rows() -> Iterator[Variant]:
     kernels = (triton_rows.permute_kernel, "permute"), (triton_rows.unpermute_kernel, "unpermute")
     for (kernel, name), weighted, aligned in itertools.product(kernels, (False, True), (True, False)):
-        for number, tile in enumerate(row_tiles()):
+        for (number, tile), element in itertools.product(enumerate(row_tiles()), ("bf16", "fp32")):
             blocks = {"TOP_K": _TOP_K, "WEIGHTED": weighted, "BLOCK_ROWS": tile.rows, "BLOCK_WIDTH": tile.width}
             constants = {**blocks, **({} if weighted else {"weights": None})}
-            form = f"bf16{', weighted' if weighted else ''}{'' if aligned else ', any width'}"
-            typical = weighted and aligned and number == 0
+            form = f"{element}{', weighted' if weighted else ''}{'' if aligned else ', any width'}"
+            typical = element == "bf16" and weighted and aligned and number == 0
             said = form, f"{tile.rows}x{tile.width}"
-            yield _variant(kernel, name, *said, constants, "*bf16", tile, aligned=aligned, typical=typical)
-    for top_k, aligned in itertools.product((1, _TOP_K, 64), (True, False)):
+            yield _variant(kernel, name, *said, constants, f"*{element}", tile, aligned=aligned, typical=typical)
+    for top_k, aligned, element in itertools.product((1, _TOP_K, 64), (True, False), ("bf16", "fp32")):
         block = triton.next_power_of_2(top_k)
         constants = {"TOP_K": top_k, "BLOCK_K": block, "BLOCK_WIDTH": products_width(block)}
-        said = f"bf16, top-{top_k}{'' if aligned else ', any width'}", f"{block}x{products_width(block)}"
-        kernel, typical = triton_rows.row_products_kernel, top_k == _TOP_K and aligned
+        said = f"{element}, top-{top_k}{'' if aligned else ', any width'}", f"{block}x{products_width(block)}"
+        kernel, typical = triton_rows.row_products_kernel, top_k == _TOP_K and aligned and element == "bf16"
         fixed = RowTile(1, products_width(block), warps=4)
-        yield _variant(kernel, "row_products", *said, constants, "*bf16", fixed, aligned=aligned, typical=typical)
+        yield _variant(kernel, "row_products", *said, constants, f"*{element}", fixed, aligned=aligned, typical=typical)
 
 
 def _variant(

@@ -22,7 +22,7 @@ class Row:
 
     Attributes:
         gain: the first row's step over this one's.
-        account: where the step goes, by part; see ``annopipe.tuning.account``.
+        account: where the step goes, by part; see ``annopipe.tuning.account``; and the sum of gradients at its end.
     """
 
     workload: str
@@ -54,20 +54,21 @@ def compared(
     base: the workload as the library's schedules are given it.
     """
     candidates = of_library(work if base is None else base, library)
+    named = len(candidates)
     if effort:
         candidates.append(tune(work, effort=effort, best=1)[0])
     first = candidates[0].step
     return [
         Row(
             name,
-            each.name if each.trial.rules.library else f"found: {each.name}",
+            each.name if place < named else f"found: {each.name}",
             each.step,
             first / each.step,
             each.timeline.bubble,
             each.timeline.peak_memory,
-            each.account.plain(),
+            {**each.account.plain(), "gradients": each.step - each.timeline.makespan},
         )
-        for each in candidates
+        for place, each in enumerate(candidates)
     ]
 
 

@@ -18,6 +18,7 @@ from annopipe.graphs import meta
 from annopipe.graphs.declared_ops import register_pure
 from annopipe.graphs.regions import place
 from annopipe.graphs.stage_graph import StageGraph, body
+from annopipe.simulation import Network
 from benchmarks.waiting import wait_until
 
 __all__ = ["Paces", "computed"]
@@ -39,6 +40,7 @@ class Paces:
 
     asked_s: what a stretch asked for.  transfer_rows: how many rows a transfer had.  latency_s: the part of a transfer
     that does not depend on how many.  issue_s: what the thread spends to start a transfer, beside that.
+    in_flight: how many transfers of a group share its link.
     """
 
     stretch_s: float
@@ -47,6 +49,7 @@ class Paces:
     transfer_rows: int = 0
     latency_s: float = 0.0
     issue_s: float = 0.0
+    in_flight: int = 1
 
     def costs(self, graph: StageGraph) -> NodeCosts:
         """What the nodes of a graph take: stretches and transfers by their share of a microbatch, others no time."""
@@ -64,7 +67,7 @@ class Paces:
                 share = meta.value(node).shape[0] / self.transfer_rows if self.transfer_rows else 1.0
                 seconds[at.key] = self.latency_s + (self.transfer_s - self.latency_s) * share
                 latency[at.key], issue[at.key] = self.latency_s, self.issue_s
-        return NodeCosts(seconds, latency, issue, source="paced")
+        return NodeCosts(seconds, latency, issue, Network(in_flight=self.in_flight), source="paced")
 
 
 @torch.library.custom_op("annopipe_bench::pace", mutates_args=())

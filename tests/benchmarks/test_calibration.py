@@ -21,6 +21,7 @@ HEAD = dataclasses.replace(BLOCK, F=4.0, I=4.0, W=4.0)
 MEASURED = Measured(
     exchange=Line(latency_s=0.5, bandwidth=CASE.transfer_bytes),
     issue_s=0.25,
+    in_flight=2,
     send=Line(latency_s=0.125, bandwidth=2.0 * CASE.message_bytes),
     stretch_s=1.0,
     layers=(BLOCK, BLOCK, BLOCK, HEAD),
@@ -57,19 +58,19 @@ def test_what_ranks_are_told_survives_its_text_form() -> None:
 
 def test_the_table_says_how_far_off_and_which_pairs_are_predicted_the_other_way() -> None:
     rows = [
-        Row("slow", True, 4.0, (4.1, 4.2, 4.0)),
-        Row("a", False, 2.0, (2.2, 2.2, 2.3)),
-        Row("b", True, 2.1, (2.0, 2.1, 2.1)),
-        Row("c", True, 2.2, (2.1, 2.15, 2.2)),
+        Row("slow", True, 3.0, 4.0, (4.1, 4.2, 4.0)),
+        Row("a", False, 2.0, 2.0, (2.2, 2.2, 2.3)),
+        Row("b", True, 2.0, 2.1, (2.0, 2.1, 2.1)),
+        Row("c", True, 2.0, 2.2, (2.1, 2.15, 2.2)),
     ]
     found = ranking(rows)
     assert (found.pairs, found.wrong) == (4, (("b", "a"),)), "c differs from neither a nor b by more than the spread"
     lines = table(rows).splitlines()
     assert [line.split()[0] for line in lines[2:6]] == ["b", "c", "a", "slow"]
-    assert lines[5].split() == ["slow", "(library)", "4000", "4100", "4000-4200", "1.025"]
+    assert lines[5].split() == ["slow", "(library)", "3000", "1.367", "4000", "1.025", "4100", "4000-4200"]
     assert lines[6] == "furthest from the prediction: 10.0%"
     assert lines[7] == "4 pairs differ by more than their spread; the prediction ranks 3 of them so; not b before a"
-    tied = ranking([Row("a", True, 1.0, (1.0,)), Row("b", True, 1.0005, (1.1,))])
+    tied = ranking([Row("a", True, 1.0, 1.0, (1.0,)), Row("b", True, 1.0, 1.0005, (1.1,))])
     assert (tied.pairs, tied.wrong, tied.alike) == (1, (), (("a", "b"),))
 
 

@@ -21,6 +21,16 @@ WITHOUT_GPU = {
         "checkpoint, strict",
         "autocast, direct",
     ],
+    "kernels": [
+        "results, bfloat16",
+        "results, float16",
+        "results, float32",
+        "tiles",
+        "multiprocessors",
+        "stress",
+        "times",
+    ],
+    "captured": ["captured", "compiled"],
     "experts": ["tiny, direct", "tiny, strict", "skewed routing", "measured costs", "planning"],
     "copies": ["results", "costs", "stress"],
 }
@@ -74,6 +84,8 @@ def test_a_group_that_crashes_keeps_what_it_has_found_and_the_other_groups_run(
     assert code == 1
     assert [(c["group"], c["check"], c["ok"]) for c in found["checks"]] == [
         ("alone", "sum", True),
+        ("kernels", "sum", True),
+        ("captured", "sum", True),
         ("experts", "sum", True),
         ("experts", "(process)", False),
         ("copies", "sum", True),
@@ -95,7 +107,7 @@ def test_groups_get_what_is_left_of_the_time_and_are_not_run_after_it(
 
     code, found = run_with(monkeypatch, tmp_path / "found.json", ranks, "--group", "copies", "--group", "alone")
     assert code == 1
-    assert limits == [script._LIMITS_S["copies"]]
+    assert limits == [script._TIMES_ON_CPU * script._LIMITS_S["copies"]]
     assert found["checks"][-1]["detail"] == "not run: the time budget was spent"
 
 
@@ -105,7 +117,7 @@ def test_a_check_that_failed_fails_the_script(monkeypatch: pytest.MonkeyPatch, t
 
     code, found = run_with(monkeypatch, tmp_path / "found.json", ranks)
     assert code == 1
-    assert [check["ok"] for check in found["checks"]] == [True, True, False]
+    assert [check["ok"] for check in found["checks"]] == [True, True, True, True, False]
 
 
 def test_without_a_gpu_the_script_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,3 +76,36 @@ def test_a_config_of_another_kind_is_refused_before_the_search(tune: Run) -> Non
     result = tune("--save", "run.csv")
     assert (result.returncode, result.stdout) == (2, "")
     assert "run.csv: a config is TOML, give a name that ends in .toml" in result.stderr
+
+
+CLUSTER = 'devices = 2\nmemory = 80e9\nmachine = "h100"\n[overrides]\nranks_per_node = 2\n'
+
+
+def test_a_model_is_tuned_over_the_degrees_of_a_cluster(annopipe: Run, tmp_path: Path) -> None:
+    (tmp_path / "two.toml").write_text(CLUSTER)
+    options = ("--batch", "4", "--sequence", "256", "--microbatch-size", "1", "--effort", "2000", "--workers", "1")
+    result = annopipe(
+        "tune", "--model", "gpt-5b-32k", "--cluster", "two.toml", *options, "--memory", "2e11", "--json", cwd=tmp_path
+    )
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)["found"]
+    assert found[0]["degrees"]["ranks"] * found[0]["degrees"]["data"] == 2
+    assert found[0]["step"] >= found[0]["makespan"] > 0.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "give a FILE.toml with workloads, or --model and --cluster"),
+        (("work.toml", "--model", "gpt-5b-32k"), "give a FILE.toml with workloads, or --model and --cluster"),
+        (("--model", "gpt-5b-32k"), "give --cluster"),
+        (("--model", "gpt-6", "--cluster", "two.toml"), "there is no model 'gpt-6'"),
+        (("work.toml", "--ranks", "2"), "has its degrees already: leave out ranks"),
+    ],
+)
+def test_models_and_files_do_not_mix(annopipe: Run, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    (tmp_path / "work.toml").write_text(WORK)
+    (tmp_path / "two.toml").write_text(CLUSTER)
+    result = annopipe("tune", *arguments, "--effort", "2000", "--workers", "1", cwd=tmp_path)
+    assert result.returncode == 2
+    assert message in result.stderr

@@ -12,6 +12,7 @@ from annopipe.costs.calibration import described
 from annopipe.costs.device_timing import Attained
 from annopipe.costs.fitting import Line, fitted
 from annopipe.costs.message_timing import Kind, MessageTimes, Where
+from annopipe.simulation import Network
 
 OWN = Attained({"float32": 1e12}, 1e11, kernel_launch_s=1e-6, host_read_s=2e-6)
 BESIDE = Interference(0.25, 0.5, 1.0, 2.0, ranks=2, transfer_bytes=1 << 20)
@@ -24,7 +25,7 @@ def _times(kind: Kind, where: Where, ranks: int, line: Line, issue_s: float = 0.
 
 
 def _calibration(per_node: int, *messages: MessageTimes, **more: object) -> Calibration:
-    hardware = described("mine", OWN, messages, per_node, BESIDE)
+    hardware = described("mine", OWN, messages, per_node, BESIDE, in_flight=2)
     fields = {"backend": "gloo", "cores": 8, "seconds": 20.0, **more}
     return Calibration(hardware, 8, 1 << 30, messages, BESIDE, **fields)  # type: ignore[arg-type]
 
@@ -109,9 +110,10 @@ def test_a_link_gives_collectives_their_share() -> None:
         Link(1e9, in_collectives=0)
 
 
-def test_interference_of_hardware_slows_the_computation_of_its_roofline() -> None:
+def test_a_roofline_has_the_network_of_its_hardware() -> None:
     import torch
 
     graphs = ap.trace(torch.nn.Linear(4, 4), (torch.ones(2, 4),))
-    assert ap.costs.roofline(graphs.forward, _calibration(4, *NODE).hardware).network.interference == 0.25
-    assert ap.costs.roofline(graphs.forward, "h100").network.interference == 0.0
+    network = ap.costs.roofline(graphs.forward, _calibration(4, *NODE).hardware).network
+    assert (network.interference, network.in_flight) == (0.25, 2)
+    assert ap.costs.roofline(graphs.forward, "h100").network == Network()

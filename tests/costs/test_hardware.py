@@ -105,6 +105,8 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         ("kernel_launch_s", float("nan"), "seconds, not negative"),
         ("memory_bandwidth", float("inf"), "a positive number"),
         ("ranks_per_node", 0, "ranks_per_node is 0: give a number"),
+        ("in_flight", 0, "in_flight is 0: give a number"),
+        ("interference", -0.1, "interference is -0.1: give a share, not negative"),
         ("peak_flops", {}, "give FLOP/s by data type"),
     ],
 )

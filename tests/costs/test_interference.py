@@ -73,6 +73,7 @@ def _check_machine(plain: dict[str, Any], text: str, path: Path) -> None:
     line = plain["messages"][0]["line"]
     assert (found.inside.bandwidth, found.inside.hop_s) == (line["bandwidth"], line["latency_s"])
     assert (plain["devices"], plain["memory"] > 2**20) == (2, True)
+    assert 1 <= found.in_flight <= 4
 
 
 def _check_layers(layers: list[dict[str, Any]]) -> None:

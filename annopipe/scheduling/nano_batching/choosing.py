@@ -32,6 +32,7 @@ def with_nano_batches(
     *,
     memory: float | None = None,
     stages: Collection[int] | None = None,
+    effort: int = 2_000_000,
 ) -> Schedule:
     """Let forwards and backwards that have no partner run as nano-batches, where that makes the simulated step shorter.
 
@@ -48,6 +49,7 @@ def with_nano_batches(
         parts: into how many a microbatch is split.
         memory: how much of activations a rank may keep, as in `Schedule.check`.
         stages: those that may change; None is all. Leave out stages whose microbatches cannot be split.
+        effort: how many actions are simulated for it, about; the default takes a few seconds.
 
     Returns:
         The schedule; its `nano_batching` says what was tried, and what each change won or lost.
@@ -69,7 +71,7 @@ def with_nano_batches(
     plain = evaluator.score(frozenset())
     if plain is None:
         raise ScheduleError("the schedule is right and cannot be simulated; this is a mistake in annopipe")
-    search = Search(evaluator, candidates, plain)
+    search = Search(evaluator, candidates, plain, effort)
     choice = search.best if search.pays else frozenset()
     trials = tuple(
         _trial(group, search, choice, _example(group, costs, parts), alone)

@@ -83,6 +83,7 @@ class Evaluator:
         self._placement, self._microbatches = programs.placement, programs.microbatches
         self._tables: dict[Choice, _Table | None] = {}
         self._scores: dict[Choice, Score | None] = {}
+        self._singles = _Singles(costs, parts)
         self.spent = 0
 
     def score(self, choice: Choice) -> Score | None:
@@ -107,7 +108,10 @@ class Evaluator:
 
     def programs(self, choice: Choice) -> Programs:
         """The schedule with the changes."""
-        return Programs.of(self._placement, self._microbatches, changed(self.ranks, choice, self._parts))
+        return self._programs(changed(self.ranks, choice, self._parts))
+
+    def _programs(self, ranks: Sequence[Sequence[Action]]) -> Programs:
+        return Programs.of(self._placement, self._microbatches, ranks)
 
     def _table(self, pairs: Choice) -> "_Table | None":
         """The table of an order; the latest few are kept."""
@@ -118,12 +122,14 @@ class Evaluator:
         return found
 
     def _new_table(self, pairs: Choice) -> "_Table | None":
-        programs = self.programs(pairs)
+        ranks = changed(self.ranks, pairs, self._parts)
+        programs = self._programs(ranks)
         self.spent += 4 * sum(map(len, programs.ranks))
         try:
             if pairs:
                 check(programs, memory=self._memory, costs=self._costs, operations=self._operations)
-            return _Table(rank_programs(programs, self._costs, self._operations), programs, self._costs, self._parts)
+            numbered = [each for row in zip(programs.ranks, ranks, strict=True) for each in zip(*row, strict=True)]
+            return _Table(rank_programs(programs, self._costs, self._operations), numbered, self._singles)
         except ScheduleError:
             if pairs:
                 return None
@@ -132,49 +138,68 @@ class Evaluator:
 
 @dataclass(frozen=True, slots=True)
 class _Affected:
-    number: int
     action: Action
     parts: tuple[tuple[int, int], ...]  # the stage and microbatch of each
+
+
+class _Singles:
+    """Which microbatches are in an action, and how long it takes when some of them run as nano-batches.
+
+    Worked out once for each action object: tables of different orders share most of them.
+    """
+
+    def __init__(self, costs: ActionCosts, parts: int) -> None:
+        self._costs, self._parts = costs, parts
+        self._affected: dict[int, _Affected] = {}  # by identity, which the entry keeps alive
+        self._seconds: dict[tuple[int, tuple[bool, ...]], float] = {}
+
+    def affected(self, action: Action) -> _Affected:
+        """What in it may run as nano-batches; no parts where that is nothing."""
+        found = self._affected.get(id(action))
+        if found is None:
+            singles = action.singles
+            computing = all(single.kind in COMPUTE for single in singles)
+            parts = tuple((single.stage, single.microbatch or 0) for single in singles) if computing else ()
+            found = self._affected[id(action)] = _Affected(action, parts)
+        return found
+
+    def seconds(self, affected: _Affected, chosen: set[tuple[int, int]]) -> float:
+        """How long it takes when these microbatches of stages run as nano-batches."""
+        key = id(affected.action), tuple([place in chosen for place in affected.parts])
+        found = self._seconds.get(key)
+        if found is None:
+            action = _in_parts(affected.action, chosen, self._parts)
+            found = self._seconds[key] = self._costs.duration(action)
+        return found
 
 
 class _Table:
     """One order, with durations that depend on which microbatches run as nano-batches."""
 
-    def __init__(self, programs: RankPrograms, numbered: Programs, costs: ActionCosts, parts: int) -> None:
-        self._programs, self._costs, self._parts = programs, costs, parts
+    def __init__(self, programs: RankPrograms, numbered: Sequence[tuple[int, Action]], singles: _Singles) -> None:
+        self._programs, self._singles = programs, singles
         own = programs.own
         occupying = [[n for n in row if programs.link[n] < 0] for row in programs.ranks]
         self._last = [row[-1] for row in occupying if row]
         self._last += [n for row in programs.ranks for n in row if programs.link[n] in own]
         self._busy = math.fsum(programs.durations[n] for row in occupying for n in row)
-        self._affected: dict[tuple[int, int], list[_Affected]] = {}
-        self._seconds: dict[tuple[int, tuple[bool, ...]], float] = {}
+        self._affected: dict[tuple[int, int], dict[int, _Affected]] = {}
         self.size = sum(map(len, programs.ranks))
-        for row in numbered.ranks:
-            for number in row:
-                self._note(number, numbered.numbering.action(number))
-
-    def _note(self, number: int, action: Action) -> None:
-        singles = action.singles
-        if all(single.kind in COMPUTE for single in singles):
-            places = tuple((single.stage, single.microbatch or 0) for single in singles)
-            affected = _Affected(number, action, places)
-            for place in dict.fromkeys(places):
-                self._affected.setdefault(place, []).append(affected)
+        for number, action in numbered:
+            affected = singles.affected(action)
+            for place in affected.parts:
+                self._affected.setdefault(place, {})[number] = affected
 
     def simulated(self, split: Iterable[tuple[int, int]]) -> tuple[float, float]:
         """Makespan, and the seconds in which ranks are busy."""
         chosen = set(split)
         durations = list(self._programs.durations)
         busy = [self._busy]
-        for affected in {entry.number: entry for place in chosen for entry in self._affected.get(place, ())}.values():
-            number = affected.number
-            flags = tuple([place in chosen for place in affected.parts])
-            seconds = self._seconds.get((number, flags))
-            if seconds is None:
-                seconds = self._seconds[number, flags] = self._costs.duration(
-                    _in_parts(affected.action, chosen, self._parts)
-                )
+        changed: dict[int, _Affected] = {}
+        for place in chosen:
+            changed |= self._affected.get(place, {})
+        for number, affected in changed.items():
+            seconds = self._singles.seconds(affected, chosen)
             busy.append(seconds - durations[number])
             durations[number] = seconds
         _, ends = run(replace(self._programs, durations=durations))

@@ -12,7 +12,6 @@ from annopipe.scheduling.nano_batching.evaluation import Choice, Evaluator, Scor
 __all__ = ["Search"]
 
 _ROUNDING = 1e-9
-_BUDGET = 2_000_000  # actions simulated: a few seconds
 _SWEEPS = 3
 _NOTHING: Choice = frozenset()
 
@@ -25,8 +24,8 @@ class Search:
         best, score: the best choice so far, and its score.
     """
 
-    def __init__(self, evaluator: Evaluator, groups: Sequence[Group], plain: Score) -> None:
-        self._evaluator, self._groups = evaluator, groups
+    def __init__(self, evaluator: Evaluator, groups: Sequence[Group], plain: Score, effort: int) -> None:
+        self._evaluator, self._groups, self._effort = evaluator, groups, effort
         self.plain, self.score, self.best = plain, plain, _NOTHING
         self._tolerance = _ROUNDING * plain.makespan
         self.alone = self._run()
@@ -47,7 +46,7 @@ class Search:
 
     @property
     def _has_time(self) -> bool:
-        return self._evaluator.spent < _BUDGET
+        return self._evaluator.spent < self._effort
 
     def _run(self) -> list[Score | None]:
         """Search; returns the score of each group alone."""

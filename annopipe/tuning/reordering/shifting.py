@@ -87,7 +87,7 @@ class Shifter:
     def _earlier(self, plan: Plan, number: int, ready: float) -> None:
         order, place, held = self._place(plan, number, taking=True)
         begins, durations, takes = plan.begins, self._problem.durations, self._problem.takes
-        room = self._problem.room[self._links.rank_of[number]]
+        room = self._problem.room[self._links.rank_of[number]] - self._most(number)
         own, best, target = durations[number], begins[number], place
         gap_end, step = best + own, place
         while True:
@@ -100,7 +100,7 @@ class Shifter:
                 break
             if held is not None:  # with this action before it, does the previous one still have room?
                 held -= self._change[previous]
-                if held + takes[number] + takes[previous] > room:
+                if held + takes[previous] > room:
                     break
             gap_end, step = begins[previous], step - 1
         self._put(plan, order, place, target, best)
@@ -133,10 +133,14 @@ class Shifter:
         rank, begins = self._links.rank_of[number], plan.begins
         order = plan.orders[rank]
         place = order.index(number, bisect_left(order, begins[number], key=begins.__getitem__))
-        matters = self._problem.takes[number] if taking else self._problem.gives[number]
+        matters = self._most(number) if taking else self._problem.gives[number]
         if self._problem.room[rank] == _NO_LIMIT or matters <= 0.0:
             return order, place, None
         return order, place, sum(map(self._change.__getitem__, order[:place]))
+
+    def _most(self, number: int) -> float:
+        """What an action adds to the memory while it runs or for good: an I may keep more than it gives back."""
+        return max(self._problem.takes[number], self._change[number])
 
     @staticmethod
     def _put(plan: Plan, order: list[int], place: int, target: int, begin: float) -> None:

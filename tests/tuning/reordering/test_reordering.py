@@ -32,8 +32,11 @@ SCHEDULES = st.builds(
     st.integers(0, 1),
 )
 COSTS = st.builds(
-    lambda f, i, w, send, latency: table(F=f + 0.5, I=i + 0.5, W=w, send=send, latency=latency),
+    lambda f, i, w, send, latency, kept: table(
+        F=f + 0.5, I=i + 0.5, W=w, send=send, latency=latency, kept_for_weight=kept
+    ),
     *[TIMES] * 5,
+    st.sampled_from((0.0, 0.5, 1.0, 1.4)),
 )
 
 
