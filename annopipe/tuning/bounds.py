@@ -38,14 +38,10 @@ def lower_bound(work: Workload, *, copies: int = 2) -> float:
     shared = (work.microbatches * work.work + math.fsum(s * t for s, t in undone) + reduced) / math.fsum(work.speeds)
     sent = 2.0 * work.microbatches * math.fsum(layer.comm for layer in work.all_layers) / work.ranks
     late = idle if min(work.speeds) == fastest else [0.0] * work.ranks
-    packed = packed_time(_pieces(work, copies), late, work.speeds)
-    return max(shared, sent, packed, *longest, max(begins) + _longest_way_back(work, fastest))
-
-
-def _pieces(work: Workload, copies: int) -> list[float]:
-    """What cannot be on two ranks: all microbatches of a layer of one copy."""
     shares = [(work.microbatches + copy) // copies for copy in range(copies)]
-    return [share * layer.work for layer in work.all_layers for share in shares]
+    pieces = [share * layer.work for layer in work.all_layers for share in shares]  # none can be on two ranks
+    packed = packed_time(pieces, late, work.speeds)
+    return max(shared, sent, packed, *longest, max(begins) + _longest_way_back(work, fastest))
 
 
 def _begins(work: Workload, fastest: float) -> list[float]:
