@@ -70,6 +70,7 @@ _PARTS = {
 )
 @click.option("--png", metavar="PATH", help="Draw the best and the library's best (needs matplotlib).")
 @click.option("--html", metavar="PATH", help="The same as a page for a browser.")
+@click.option("--results", metavar="PATH", help="Keep what was tried in a file; after Ctrl-C, run again to go on.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead.")
 def command(
     path: str | None,
@@ -88,6 +89,7 @@ def command(
     save: str | None,
     png: str | None,
     html: str | None,
+    results: str | None,
     as_json: bool,
     **degrees: int | None,
 ) -> None:
@@ -116,6 +118,7 @@ def command(
             workers=workers,
             best=best,
             report=report,
+            results=results,
         )
     library = next((candidate for candidate in found if candidate.trial.rules.library), None)
     if as_json:
@@ -144,18 +147,17 @@ def _work(
 
 
 @contextlib.contextmanager
-def _bar() -> "Iterator[Callable[[Progress], None] | None]":
-    """A bar on a terminal, and nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield None
-        return
+def _bar() -> "Iterator[Callable[[Progress], None]]":
+    """A bar on a terminal; elsewhere nothing but that a search was interrupted."""
     from rich.console import Console
     from rich.progress import Progress as Bar
 
-    with Bar(console=Console(stderr=True), transient=True) as bar:
+    with Bar(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("library", total=1.0)
 
         def report(progress: "Progress") -> None:
+            if progress.part == "interrupted":
+                click.echo("interrupted: this is the best so far; the same command goes on from there", err=True)
             text = f"{progress.part}: {progress.trials} tried, best {progress.best:g}"
             bar.update(task, completed=progress.share, description=text)
 

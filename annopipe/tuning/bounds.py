@@ -38,8 +38,9 @@ def lower_bound(work: Workload, *, copies: int = 2) -> float:
     shared = (work.microbatches * work.work + math.fsum(s * t for s, t in undone)) / math.fsum(work.speeds)
     sent = 2.0 * work.microbatches * math.fsum(layer.comm for layer in work.all_layers) / work.ranks
     late = idle if min(work.speeds) == fastest else [0.0] * work.ranks
+    # All microbatches of a layer of one copy are on one rank.
     shares = [(work.microbatches + copy) // copies for copy in range(copies)]
-    pieces = [share * layer.work for layer in work.all_layers for share in shares]  # none can be on two ranks
+    pieces = [share * layer.work for layer in work.all_layers for share in shares]
     packed = packed_time(pieces, late, work.speeds)
     return max(shared, sent, packed, *longest, max(begins) + _longest_way_back(work, fastest))
 
