@@ -26,6 +26,11 @@ Examples:
   annopipe tune --model deepseek-v3-16b --cluster h100x64.toml --batch 512
   annopipe tune --model gpt-5b-256k --cluster h100x64.toml --ranks 8 --microbatch-size 1
 """
+# As in annopipe.workloads.shipped, which imports torch.
+_MODELS = (
+    "deepseek-v3-671b, deepseek-v3-16b, qwen3-30b-a3b, mixtral-8x7b, gpt-5b-32k, gpt-5b-64k, gpt-5b-128k, gpt-5b-256k, "
+    "gpt-5b-512k, two-tower-l14 or two-tower-bigg14"
+)
 _PARTS = {
     "computing": "computing",
     "exposed": "communication inside actions, exposed",
@@ -38,7 +43,7 @@ _PARTS = {
 @click.command("tune", epilog=_EXAMPLES)
 @click.argument("path", metavar="[FILE.toml]", required=False)
 @click.argument("name", required=False)
-@click.option("--model", metavar="NAME", help="Instead of a file: a model, whose layers are traced and priced.")
+@click.option("--model", metavar="NAME", help=f"Instead of a file: a model that is traced and priced, {_MODELS}.")
 @click.option("--cluster", metavar="CLUSTER.toml", help="The devices that the model is for.")
 @click.option("--batch", type=click.IntRange(1), default=512, show_default=True, help="Sequences of one step.")
 @click.option("--sequence", type=click.IntRange(1), default=4096, show_default=True, help="Tokens of a sequence.")
