@@ -25,7 +25,7 @@ def test_the_search_is_never_worse_than_the_zero_bubble_heuristic(
     assert found <= heuristic_step(work) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("memory", [None, 6.0])
+@pytest.mark.parametrize("memory", [None, pytest.param(6.0, marks=pytest.mark.slow)])
 def test_the_search_is_never_worse_than_repeating_blocks(memory: float | None) -> None:
     work = Workload((LAYER,) * 8, ranks=2, microbatches=6, memory=memory)
     found = tune(work, effort=10_000, workers=1, best=1)[0].timeline.makespan
