@@ -19,7 +19,7 @@ __all__ = ["PROBLEMS", "heuristic_step", "problem"]
 
 _NEVER = float("inf")
 
-# F, I, W and a message: alike, and in about the proportions that the paper measured for a GPT of 1.5B.
+# F, I, W and the latency of a message: alike, and unequal ones.
 PROBLEMS = tuple(
     (ranks, microbatches, times, limit)
     for ranks, microbatches in ((4, 8), (8, 24))
