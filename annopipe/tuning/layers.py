@@ -37,6 +37,9 @@ class Pieces:
     backward: tuple[Piece, ...]
 
     def __post_init__(self) -> None:
+        for name in ("forward", "backward"):
+            if isinstance(getattr(self, name), list):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
         object.__setattr__(self, "_hash", hash((self.forward, self.backward)))
 
     def __hash__(self) -> int:
@@ -61,7 +64,7 @@ class Recompute:
     Attributes:
         saves: of the layer's activation, what is not kept then.
         costs: time that the layer's backward takes longer.
-        backward: the pieces of that backward, where the layer has pieces.
+        backward: the pieces of that backward, where the layer has pieces; (): as without, behind the time it costs.
         kept_for_weight: memory that stays then from the end of I to the end of W; None: as without.
     """
 
@@ -129,8 +132,8 @@ class Layer:
         if again is None:
             return self
         pieces = self.pieces
-        if pieces is not None and again.backward:
-            pieces = Pieces(pieces.forward, again.backward)
+        if pieces is not None:
+            pieces = Pieces(pieces.forward, again.backward or (Piece(again.costs), *pieces.backward))
         return replace(
             self,
             I=self.I + again.costs,

@@ -12,6 +12,8 @@ from annopipe.tuning.workload import Workload
 
 __all__ = ["search_table"]
 
+_MOST_FORWARDS = 1_000_000  # of a step; a schedule has several times as many actions
+
 
 def search_table(
     work: Workload,
@@ -30,6 +32,11 @@ def search_table(
 
     Raises CostError where none can be run.
     """
+    if work.ranks * work.microbatches > _MOST_FORWARDS:
+        raise CostError(
+            f"workload {work.name!r}: {work.microbatches} microbatches on {work.ranks} ranks are more than a search "
+            f"can simulate: give {_MOST_FORWARDS // work.ranks} or fewer; what more of them take is the steady state"
+        )
     with Workers(work, workers) as processes:
         search = Search(work, processes, seed=seed, effort=effort, copies=copies, report=report)
         found = search.run()
