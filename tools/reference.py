@@ -13,6 +13,7 @@ from types import ModuleType
 import click
 
 import annopipe as ap
+import annopipe.kernels
 import annopipe.models
 import annopipe.simulation
 import rewriters
@@ -38,7 +39,7 @@ PAGES = {
     "tuning": ("tuning", "Tuning", "The search for a schedule; the guide is :doc:`/tuning`."),
     "pipeline": ("pipeline", "Training", "Run stages under a schedule; the guide is :doc:`/pipeline`."),
     "compiling": ("compiling", "Compiling", "Graphs compiled by Inductor, region by region."),
-    "kernels": ("kernels", "Kernels", "Kernels for mixtures of experts."),
+    "kernels": ("kernels", "Kernels", "Operators on rows grouped by expert, ``annopipe.kernels``."),
     "errors": ("errors", "Errors", "What annopipe raises on purpose; :doc:`/troubleshooting` goes by what they say."),
     "models": ("models", "Models", "Tagged models for examples, tests and benchmarks, ``annopipe.models``."),
     "rewriters": ("rewriters", "Rewriters", "Codemods of model source; the guide is :doc:`/rewriters`."),
@@ -50,6 +51,7 @@ _MORE = {
     "costs": (ap.costs,),
     "scheduling": (ap.placement, shares),
     "simulation": (annopipe.simulation, png, comparison, phases, ranks_png),
+    "kernels": (annopipe.kernels,),
     "models": (annopipe.models,),
     "rewriters": (rewriters, rewriters.reporting, rewriters.expert_parallel),
 }

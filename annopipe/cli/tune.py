@@ -26,6 +26,11 @@ Examples:
   annopipe tune --model deepseek-v3-16b --cluster h100x64.toml --batch 512
   annopipe tune --model gpt-5b-256k --cluster h100x64.toml --ranks 8 --microbatch-size 1
 """
+# As in annopipe.workloads.shipped, which imports torch.
+_MODELS = (
+    "deepseek-v3-671b, deepseek-v3-16b, qwen3-30b-a3b, mixtral-8x7b, gpt-5b-32k, gpt-5b-64k, gpt-5b-128k, gpt-5b-256k, "
+    "gpt-5b-512k, two-tower-l14 or two-tower-bigg14"
+)
 _PARTS = {
     "computing": "computing",
     "exposed": "communication inside actions, exposed",
@@ -38,7 +43,7 @@ _PARTS = {
 @click.command("tune", epilog=_EXAMPLES)
 @click.argument("path", metavar="[FILE.toml]", required=False)
 @click.argument("name", required=False)
-@click.option("--model", metavar="NAME", help="Instead of a file: a model, whose layers are traced and priced.")
+@click.option("--model", metavar="NAME", help=f"Instead of a file: a model that is traced and priced, {_MODELS}.")
 @click.option("--cluster", metavar="CLUSTER.toml", help="The devices that the model is for.")
 @click.option("--batch", type=click.IntRange(1), default=512, show_default=True, help="Sequences of one step.")
 @click.option("--sequence", type=click.IntRange(1), default=4096, show_default=True, help="Tokens of a sequence.")
@@ -65,6 +70,7 @@ _PARTS = {
 )
 @click.option("--png", metavar="PATH", help="Draw the best and the library's best (needs matplotlib).")
 @click.option("--html", metavar="PATH", help="The same as a page for a browser.")
+@click.option("--results", metavar="PATH", help="Keep what was tried in a file; after Ctrl-C, run again to go on.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead.")
 def command(
     path: str | None,
@@ -83,6 +89,7 @@ def command(
     save: str | None,
     png: str | None,
     html: str | None,
+    results: str | None,
     as_json: bool,
     **degrees: int | None,
 ) -> None:
@@ -111,6 +118,7 @@ def command(
             workers=workers,
             best=best,
             report=report,
+            results=results,
         )
     library = next((candidate for candidate in found if candidate.trial.rules.library), None)
     if as_json:
@@ -139,18 +147,17 @@ def _work(
 
 
 @contextlib.contextmanager
-def _bar() -> "Iterator[Callable[[Progress], None] | None]":
-    """A bar on a terminal, and nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield None
-        return
+def _bar() -> "Iterator[Callable[[Progress], None]]":
+    """A bar on a terminal; elsewhere nothing but that a search was interrupted."""
     from rich.console import Console
     from rich.progress import Progress as Bar
 
-    with Bar(console=Console(stderr=True), transient=True) as bar:
+    with Bar(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("library", total=1.0)
 
         def report(progress: "Progress") -> None:
+            if progress.part == "interrupted":
+                click.echo("interrupted: this is the best so far; the same command goes on from there", err=True)
             text = f"{progress.part}: {progress.trials} tried, best {progress.best:g}"
             bar.update(task, completed=progress.share, description=text)
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -48,8 +48,11 @@ def chosen(
     kind: Hashable, rows: int, tiles: Sequence[Tile], launch: Callable[[Tile], None], device: torch.device
 ) -> Tile:
     """The tile to launch a kernel with; timed when sizes of a new kind come, unless nothing can be timed now."""
-    if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+    kind = kind, rows.bit_length(), device
+    if device.type != "cuda":
         return tiles[0]
+    if torch.cuda.is_current_stream_capturing():
+        return cast(Tile, tile_choices().known(kind) or tiles[0])
 
     def seconds(tile: Tile) -> float:
         try:
@@ -57,4 +60,4 @@ def chosen(
         except OutOfResources:
             return math.inf
 
-    return tile_choices().choose((kind, rows.bit_length(), device), tiles, seconds)
+    return tile_choices().choose(kind, tiles, seconds)

@@ -8,8 +8,11 @@ the tiles of all experts. Which expert a tile belongs to is found from the count
 
 An element is added up in float32 in blocks of ``BLOCK_IN`` (``BLOCK_ROWS``) values, one after the other: the order does
 not depend on the tile, nor on how many programs there are.
+
+What changes from call to call, the number of rows, is no part of what the compiler knows.
 """
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -29,12 +32,13 @@ def _tile_place(tile, height, width, GROUP: tl.constexpr):
     return first + inside % rows, inside // rows
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "experts"])
 def product_kernel(
     x,
     weight,
     counts,
     out,
+    rows,
     experts,
     width_in,
     width_out,
@@ -65,7 +69,7 @@ def product_kernel(
         row = row_block * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
         column = column_block * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
         inner = tl.arange(0, BLOCK_IN)
-        row_mask, column_mask = row < size, column < width_out
+        row_mask, column_mask = row < tl.minimum(size, rows - first_row), column < width_out
         place = (first_row + row).to(tl.int64)
         left = x + place[:, None] * x_stride + inner[None, :]
         right = weight + expert.to(tl.int64) * weight_stride
@@ -86,12 +90,13 @@ def product_kernel(
         tl.store(stored, total.to(out.dtype.element_ty), mask=row_mask[:, None] & column_mask[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "experts"])
 def weight_grad_kernel(
     x,
     grad,
     counts,
     out,
+    rows,
     experts,
     width_in,
     width_out,
@@ -111,14 +116,16 @@ def weight_grad_kernel(
     for tile in range(tl.program_id(0), experts * height * columns, tl.num_programs(0)):
         expert = tile // (height * columns)
         size = tl.sum(tl.where(number == expert, sizes, 0), 0)
-        first_row = tl.sum(tl.where(number < expert, sizes, 0), 0).to(tl.int64)
+        first_row = tl.sum(tl.where(number < expert, sizes, 0), 0)
+        size = tl.minimum(size, rows - first_row)
         in_block, out_block = _tile_place(tile % (height * columns), height, columns, GROUP)
         inner = in_block * BLOCK_IN + tl.arange(0, BLOCK_IN)
         column = out_block * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
         row = tl.arange(0, BLOCK_ROWS)
         inner_mask, column_mask = inner < width_in, column < width_out
-        left = x + (first_row + row)[None, :] * x_stride + inner[:, None]
-        right = grad + (first_row + row)[:, None] * grad_stride + column[None, :]
+        place = (first_row + row).to(tl.int64)
+        left = x + place[None, :] * x_stride + inner[:, None]
+        right = grad + place[:, None] * grad_stride + column[None, :]
         total = tl.zeros([BLOCK_IN, BLOCK_OUT], dtype=tl.float32)
         for start in range(0, size, BLOCK_ROWS):
             row_mask = start + row < size
@@ -127,8 +134,7 @@ def weight_grad_kernel(
             total = tl.dot(a, b, total, input_precision=PRECISION)
             left += BLOCK_ROWS * x_stride
             right += BLOCK_ROWS * grad_stride
-        place = (expert * width_in + inner).to(tl.int64)
-        stored = out + place[:, None] * width_out + column[None, :]
+        stored = out + (expert * width_in + inner).to(tl.int64)[:, None] * width_out + column[None, :]
         tl.store(stored, total.to(out.dtype.element_ty), mask=inner_mask[:, None] & column_mask[None, :])
 
 
@@ -146,7 +152,7 @@ def product(x: Tensor, weight: Tensor, counts: Tensor, sms: int, tile: MatrixTil
     def launch(tile: MatrixTile) -> None:
         number = (triton.cdiv(rows, tile.height) + experts) * triton.cdiv(width_out, tile.width)
         product_kernel[(min(programs(x.device, sms), number),)](
-            *(x, weight, counts, out, experts, width_in, width_out, x.stride(0), *weight.stride()),
+            *(x, weight, counts, out, rows, experts, width_in, width_out, x.stride(0), *weight.stride()),
             WHOLE=fits and width_in % tile.depth == 0,
             BLOCK_ROWS=tile.height,
             BLOCK_IN=tile.depth,
@@ -157,7 +163,8 @@ def product(x: Tensor, weight: Tensor, counts: Tensor, sms: int, tile: MatrixTil
     if out.numel():
         tiles = matrix_tiles(x.dtype, how, capability(x.device), aligned=fits, whole=fits and width_in % 64 == 0)
         kind = "grouped_mm", x.dtype, how, *weight.shape, weight.stride(2) == 1, fits, sms
-        launch(tile or chosen(kind, rows, tiles, launch, x.device))
+        with torch.cuda.device_of(x):
+            launch(tile or chosen(kind, rows, tiles, launch, x.device))
     return out
 
 
@@ -171,7 +178,7 @@ def weight_grad(x: Tensor, grad: Tensor, counts: Tensor, sms: int, tile: MatrixT
     def launch(tile: MatrixTile) -> None:
         number = experts * triton.cdiv(width_in, tile.height) * triton.cdiv(width_out, tile.width)
         weight_grad_kernel[(min(programs(x.device, sms), number),)](
-            *(x, grad, counts, out, experts, width_in, width_out, x.stride(0), grad.stride(0)),
+            *(x, grad, counts, out, x.shape[0], experts, width_in, width_out, x.stride(0), grad.stride(0)),
             BLOCK_ROWS=tile.depth,
             BLOCK_IN=tile.height,
             BLOCK_OUT=tile.width,
@@ -182,7 +189,8 @@ def weight_grad(x: Tensor, grad: Tensor, counts: Tensor, sms: int, tile: MatrixT
         fits = aligned((x, grad, out), (width_in, width_out, x.stride(0), grad.stride(0)))
         tiles = matrix_tiles(x.dtype, how, capability(x.device), aligned=fits)
         kind = "grouped_mm_weight_grad", x.dtype, how, *out.shape, fits, sms
-        launch(tile or chosen(kind, x.shape[0], tiles, launch, x.device))
+        with torch.cuda.device_of(x):
+            launch(tile or chosen(kind, x.shape[0], tiles, launch, x.device))
     return out
 
 

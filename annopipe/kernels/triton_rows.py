@@ -15,7 +15,7 @@ from annopipe.kernels.tiles import RowTile, products_width, row_tiles
 __all__ = ["permute", "permute_kernel", "row_products", "row_products_kernel", "unpermute", "unpermute_kernel"]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def permute_kernel(
     x,
     weights,
@@ -42,7 +42,7 @@ def permute_kernel(
     tl.store(out + place, value.to(out.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def unpermute_kernel(
     rows,
     weights,
@@ -111,7 +111,9 @@ def permute(x: Tensor, weights: Tensor | None, source: Tensor, top_k: int, tile:
         )
 
     if out.numel():
-        launch(tile or chosen(("permute", x.dtype, width, top_k, weights is None), rows, row_tiles(), launch, x.device))
+        kind = "permute", x.dtype, width, top_k, weights is None
+        with torch.cuda.device_of(x):
+            launch(tile or chosen(kind, rows, row_tiles(), launch, x.device))
     return out
 
 
@@ -128,7 +130,8 @@ def unpermute(rows: Tensor, weights: Tensor | None, target: Tensor, top_k: int, 
 
     if out.numel():
         kind = "unpermute", rows.dtype, width, top_k, weights is None
-        launch(tile or chosen(kind, tokens, row_tiles(), launch, rows.device))
+        with torch.cuda.device_of(rows):
+            launch(tile or chosen(kind, tokens, row_tiles(), launch, rows.device))
     return out
 
 
@@ -139,13 +142,14 @@ def row_products(x: Tensor, rows: Tensor, target: Tensor, top_k: int, dtype: tor
     out = x.new_empty((tokens, top_k), dtype=dtype)
     block = triton.next_power_of_2(top_k)
     if out.numel():
-        row_products_kernel[(tokens,)](
-            *(x, rows, target.contiguous(), out, width, x.stride(0), rows.stride(0)),
-            TOP_K=top_k,
-            BLOCK_K=block,
-            BLOCK_WIDTH=products_width(block),
-            num_warps=4,
-        )
+        with torch.cuda.device_of(x):
+            row_products_kernel[(tokens,)](
+                *(x, rows, target.contiguous(), out, width, x.stride(0), rows.stride(0)),
+                TOP_K=top_k,
+                BLOCK_K=block,
+                BLOCK_WIDTH=products_width(block),
+                num_warps=4,
+            )
     return out
 
 

@@ -1,8 +1,9 @@
 """Which tile a kernel works in: the fastest one, timed when a kernel meets sizes of a new kind, and remembered.
 
 Timing runs on the current stream and waits for that stream only: a pipeline may have posted messages on other streams
-that arrive only after this rank has computed on. While a CUDA graph is captured nothing can be timed; the table's first
-tile is taken then. Ranks may choose differently: the tile decides no order in which an element is added up.
+that arrive only after this rank has computed on. While a CUDA graph is captured nothing can be timed; what was chosen
+before is taken then, else the table's first tile. Ranks may choose differently: the tile decides no order in which an
+element is added up.
 
 Sizes are of one kind when they are alike but for the number of rows, and that has as many binary digits.
 """
@@ -37,6 +38,10 @@ class Choices:
         self._lock = threading.Lock()
         self._chosen: Mapping[Hashable, object] = {}
 
+    def known(self, kind: Hashable) -> object | None:
+        """What has been chosen for calls of a kind, if anything."""
+        return self._chosen.get(kind)
+
     def choose(self, kind: Hashable, tiles: Sequence[Tile], seconds: Callable[[Tile], float]) -> Tile:
         """The tile for calls of a kind: the one with the fewest seconds, the first among equals.
 
@@ -48,7 +53,7 @@ class Choices:
         Raises:
             GraphError: no tile can run here.
         """
-        chosen = self._chosen.get(kind)
+        chosen = self.known(kind)
         if chosen is None:
             times = [seconds(tile) for tile in tiles]
             best = min(times)

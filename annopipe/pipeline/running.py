@@ -13,7 +13,7 @@ from annopipe.graphs.stage_graphs import AUXILIARY_LOSS, LOSS
 from annopipe.ordering.plan import OverlapPlan
 from annopipe.pipeline.calls.microbatch_calls import Call
 from annopipe.pipeline.calls.names import accepted
-from annopipe.pipeline.calls.step_inputs import StepInputs, call_values, later_values
+from annopipe.pipeline.calls.step_inputs import StepInputs, values_of
 from annopipe.pipeline.calls.step_results import in_order, of_last
 from annopipe.pipeline.checks import check_grad_mode, check_operations, check_scales, check_trains
 from annopipe.pipeline.evaluation import evaluation_mode
@@ -149,13 +149,8 @@ class Runner:
         given, sources = {}, self.schedule.placement.sources
         for index, stage in stages.items():
             stage.begin_step(states[index])
-            named = [accepted(stage.module, call.kwargs, stage.handed) for call in calls]
-            given[index] = [
-                call_values(stage.graphs, call.args, kwargs, call.target)
-                if index in sources
-                else later_values(stage.graphs, kwargs, call.target)
-                for call, kwargs in zip(calls, named, strict=True)
-            ]
+            own = [(call.args, accepted(stage.module, call.kwargs, stage.handed), call.target) for call in calls]
+            given[index] = values_of(stage.graphs, own, is_source=index in sources)
         return StepInputs(stages, given, scales, [call.target for call in calls])
 
     @contextlib.contextmanager

@@ -17,7 +17,8 @@ def lower_bound(work: Workload, *, copies: int = 2) -> float:
     All ranks together do all the work, in whole layers of one copy of the model, and a rank is idle until the layers
     before its first one have run, and between the last forward for which it has memory and its first backward; the
     longest layer is on as many ranks as there are copies; one microbatch goes there and back. Communication inside
-    layers counts as hidden, but takes its own time, one message after the other. Gradients are summed at the end.
+    layers counts as hidden, but takes its own time, one message after the other. The sum of gradients at the end of a
+    step is not in it.
 
     >>> from annopipe.tuning.layers import Layer
     >>> work = Workload((Layer(1.0, 1.0, 1.0),) * 4, ranks=2, microbatches=4)
@@ -34,12 +35,12 @@ def lower_bound(work: Workload, *, copies: int = 2) -> float:
     idle = _idle(work, begins, fastest, copies)
     # The fastest ranks begin first. Where ranks are not alike, the packing counts no idle time.
     undone = zip(sorted(work.speeds, reverse=True), idle, strict=True)
-    reduced = min(work.speeds) * math.fsum(layer.reduce for layer in work.all_layers)
-    shared = (work.microbatches * work.work + math.fsum(s * t for s, t in undone) + reduced) / math.fsum(work.speeds)
+    shared = (work.microbatches * work.work + math.fsum(s * t for s, t in undone)) / math.fsum(work.speeds)
     sent = 2.0 * work.microbatches * math.fsum(layer.comm for layer in work.all_layers) / work.ranks
     late = idle if min(work.speeds) == fastest else [0.0] * work.ranks
+    # All microbatches of a layer of one copy are on one rank.
     shares = [(work.microbatches + copy) // copies for copy in range(copies)]
-    pieces = [share * layer.work for layer in work.all_layers for share in shares]  # none can be on two ranks
+    pieces = [share * layer.work for layer in work.all_layers for share in shares]
     packed = packed_time(pieces, late, work.speeds)
     return max(shared, sent, packed, *longest, max(begins) + _longest_way_back(work, fastest))
 

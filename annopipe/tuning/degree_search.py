@@ -92,6 +92,9 @@ class DegreeSearch:
             smaller = [other for other in self._why if replace(degrees, microbatch_size=other.microbatch_size) == other]
             if smaller:
                 continue  # what does not fit does not fit with larger microbatches
+            model = self._work.price(self._cluster.hardware, degrees.expert, degrees.microbatch_size)
+            if len(model.all_layers) < degrees.ranks:
+                continue  # a rank without a layer
             try:
                 work = self._work.at(self._cluster, degrees, self._memory)
             except CostError as error:

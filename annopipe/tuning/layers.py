@@ -64,7 +64,7 @@ class Recompute:
     Attributes:
         saves: of the layer's activation, what is not kept then.
         costs: time that the layer's backward takes longer.
-        backward: the pieces of that backward, where the layer has pieces; (): as without, behind the time it costs.
+        backward: the pieces of that backward, where the layer has pieces; (): as without, the first one with the costs.
         kept_for_weight: memory that stays then from the end of I to the end of W; None: as without.
     """
 
@@ -133,7 +133,9 @@ class Layer:
             return self
         pieces = self.pieces
         if pieces is not None:
-            pieces = Pieces(pieces.forward, again.backward or (Piece(again.costs), *pieces.backward))
+            first, *rest = pieces.backward or (Piece(0.0),)
+            backward = again.backward or (replace(first, compute=first.compute + again.costs), *rest)
+            pieces = Pieces(pieces.forward, backward)
         return replace(
             self,
             I=self.I + again.costs,

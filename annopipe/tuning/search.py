@@ -7,6 +7,7 @@ with any number of processes.
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from annopipe.tuning.baseline import library_trials
 from annopipe.tuning.bounds import lower_bound
@@ -16,7 +17,6 @@ from annopipe.tuning.partition import balanced, moved
 from annopipe.tuning.reordering.job import Reordering
 from annopipe.tuning.rules import first_rules, more_rules, neighbours
 from annopipe.tuning.trial import Score, Trial
-from annopipe.tuning.workers import Workers
 from annopipe.tuning.workload import Workload
 
 __all__ = ["Found", "Progress", "Search"]
@@ -28,6 +28,14 @@ _GOOD_LAYOUTS, _STARTS, _SPLIT = 8, 6, 8
 # The actions of so many layouts are moved; that is so many times the effort, counted in actions moved or simulated.
 _ORDERS = ((12, 0.6), (4, 0.6), (2, 0.8))
 _ROUNDING = 1e-9
+
+
+class Scorer(Protocol):
+    """What does the work: `Workers`."""
+
+    def scores(self, trials: Sequence[Trial], /) -> list[Score]: ...
+
+    def reordered(self, jobs: Sequence[Reordering], /) -> list[tuple[Trial, Score]]: ...
 
 
 @dataclass(frozen=True)
@@ -67,26 +75,24 @@ class Search:
         seed: of the order in which changes are tried.
         effort: how many actions are generated, beside those of the library's schedules.
         copies: 1 leaves out placements with two copies of the model.
-        known: what an earlier search has found, which is not tried again.
         report: called now and then.
     """
 
     def __init__(
         self,
         work: Workload,
-        workers: Workers,
+        workers: Scorer,
         *,
         seed: int = 0,
         effort: int = 2_000_000,
         copies: int = 2,
-        known: Sequence[Found] = (),
         report: Callable[[Progress], None] | None = None,
     ) -> None:
         self._work, self._workers, self._copies = work, workers, copies
         self._random, self._seed, self._effort, self._spent = random.Random(seed), seed, effort, 0
         self._report, self._part = report, ""
-        self.found: dict[Trial, Score] = {each.trial: each.score for each in known}
-        self._best = min((score.makespan for score in self.found.values()), default=float("inf"))
+        self.found: dict[Trial, Score] = {}
+        self._best = float("inf")
 
     def run(self) -> list[Found]:
         """All that can be run, the shortest first; equal ones in the order in which they were tried."""
@@ -105,6 +111,11 @@ class Search:
         self._part = "orders"
         self._reorder()
         return self.ranked()
+
+    def interrupted(self) -> None:
+        """Tell that the search ends here."""
+        self._part = "interrupted"
+        self._tell()
 
     def glance(self) -> list[Found]:
         """What a few rules make of layouts, the best ones first: enough to see what a workload is worth."""

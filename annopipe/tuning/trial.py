@@ -1,6 +1,6 @@
 """One thing that a search tries: a layout with rules (or a library schedule), generated and simulated."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from annopipe.errors import ScheduleError
@@ -92,6 +92,10 @@ class Trial:
         if self.moved:
             return f"{self.moved.start}, actions moved"
         return str(self.rules) if self.rules.library else f"{self.layout.placement.name}: {self.rules}"
+
+    def with_moved(self, moved: Moved) -> "Trial":
+        """The same layout in an order that came of moving actions; it is no longer one of the library."""
+        return replace(self, rules=replace(self.rules, library="", options=()), moved=moved)
 
     def costs(self, work: Workload) -> ActionCosts:
         """Of the layout's actions."""

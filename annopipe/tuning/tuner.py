@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from os import PathLike
 
 from annopipe.costs.cluster import Cluster
 from annopipe.errors import CostError
@@ -34,6 +35,7 @@ def tune(
     workers: int | None = None,
     best: int = 10,
     report: Callable[[Progress], None] | None = None,
+    results: str | PathLike[str] | None = None,
 ) -> list[Candidate]:
     """Search for schedules of a workload; the shortest step first.
 
@@ -58,6 +60,8 @@ def tune(
         workers: processes that search; None: one for each core.
         best: how many candidates to return; the best of the library comes last if it is not among them.
         report: called with the progress, now and then.
+        results: a file, made if it is not there, that keeps what was tried. Ctrl-C then returns the best so far (the
+            last progress says "interrupted"), and the same call goes on from there to what it would have found.
 
     Raises CostError for memory that no schedule can keep to, or none that was tried, and for what is no count.
 
@@ -74,12 +78,19 @@ def tune(
     if isinstance(work, ModelWorkload):
         if cluster is None:
             raise CostError(f"{work.name} has no degrees yet: give the annopipe.Cluster to search them for")
+        if results is not None:
+            raise CostError(
+                f"{work.name} has no degrees yet, and results are of one workload: search without results=, or save a "
+                "workload of some degrees and search that"
+            )
         search = DegreeSearch(
             work, cluster, memory=memory, seed=seed, effort=effort, copies=copies, workers=processes, report=report
         )
         return search.run(work.degrees(cluster, **fixed), best)
     table = _table(work, cluster, memory, [name for name, value in fixed.items() if value is not None])
-    return search_table(table, seed=seed, effort=effort, copies=copies, workers=processes, best=best, report=report)
+    return search_table(
+        table, seed=seed, effort=effort, copies=copies, workers=processes, best=best, report=report, results=results
+    )
 
 
 def _table(work: object, cluster: Cluster | None, memory: float | None, fixed: list[str]) -> Workload:

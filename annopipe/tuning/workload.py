@@ -247,7 +247,7 @@ _FIELDS = tuple(_DEFAULTS)
 
 def _problems(work: Workload) -> Iterator[str]:
     """What is wrong; each check takes for granted what those before it found."""
-    if not isinstance(work.name, str) or not work.name:
+    if not isinstance(work.name, str):
         yield f"its name is {work.name!r}: give a text"
     for name in ("ranks", "microbatches"):
         value: object = getattr(work, name)

@@ -5,17 +5,18 @@ import torch.distributed as dist
 import annopipe as ap
 from benchmarks.calibration.plan import Measured
 from benchmarks.moe.case import MoeCase
-from benchmarks.moe.model import blocks_module, example_input, mean_square
+from benchmarks.moe.model import STRETCHES, blocks_module, example_input, mean_square
 from benchmarks.moe.pacing import Paces
 
 __all__ = ["Planner", "paces"]
 
 
 def paces(case: MoeCase, measured: Measured) -> Paces:
-    """Costs of nodes: a stretch as measured inside the first block, transfers by the line of the calibration."""
+    """Costs of nodes: a stretch as measured inside the second block, transfers by the line of the calibration."""
+    block = measured.layers[1]
     transfer_s = max(0.0, measured.exchange.seconds(case.transfer_bytes) - measured.issue_s)
     return Paces(
-        stretch_s=measured.layers[0].F / 2,
+        stretch_s=block.work / STRETCHES,
         transfer_s=transfer_s,
         asked_s=measured.stretch_s,
         transfer_rows=case.rows * case.top_k,

@@ -24,7 +24,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run what the command line gives; the result has seconds by schedule, predicted ones, whose gradients differ."""
+    """Run what the command line gives; the result: seconds by schedule, predicted and run, and different gradients."""
     runs = Runs.from_json(sys.argv[1])
     torch.set_num_threads(1)
     raise_priority(20)

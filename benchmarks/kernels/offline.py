@@ -63,7 +63,7 @@ def resources(variant: Variant, target: int) -> Resources:
         fn=variant.kernel,
         signature={name: variant.types.get(name, "constexpr") for name in names},
         constexprs={places[name]: value for name, value in variant.constants.items()},
-        attrs={places[name]: [["tt.divisibility", 16]] for name in variant.types} if variant.aligned else {},
+        attrs={places[name]: [["tt.divisibility", 16]] for name in variant.divided()},
     )
     options = {"num_warps": variant.warps, "num_stages": variant.stages}
     compiled = triton.compile(source, target=GPUTarget("cuda", target, 32), options=options)

@@ -41,6 +41,11 @@ class Variant:
     aligned: bool
     typical: bool
 
+    def divided(self) -> list[str]:
+        """Arguments that 16 divides; numbers of rows, tokens and experts may be any."""
+        free = {name for name in ("rows", "tokens", "experts") if self.types.get(name) == "i32"}
+        return [name for name in self.types if name not in free] if self.aligned else []
+
 
 def variants(target: int) -> Iterator[Variant]:
     """All forms for a target."""
@@ -120,10 +125,11 @@ def _variant(
 def _types(kernel: Any, constants: dict[str, Any], element: str) -> dict[str, str]:
     """The types of the arguments that are no constants: tensors of rows, of indices, of weights, and numbers."""
     special = {"counts": "*i64", "source": "*i64", "target": "*i64", "weights": "*fp32"}
-    tensors = {"x", "rows", "weight", "grad", "out"}
+    tensors = {"x", "weight", "grad", "out"}
+    if kernel in (triton_rows.unpermute_kernel, triton_rows.row_products_kernel):
+        tensors.add("rows")
     found = {}
     for name in kernel.arg_names:
         if name not in constants:
-            is_tensor = name in tensors and not (name == "rows" and kernel is triton_rows.permute_kernel)
-            found[name] = special.get(name) or (element if is_tensor else "i32")
+            found[name] = special.get(name) or (element if name in tensors else "i32")
     return found

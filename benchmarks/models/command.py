@@ -79,10 +79,10 @@ def _partition(batch: int, effort: int) -> list[Row]:
     rows = []
     for size in _VOCABULARIES:
         model = f"gpt-5b-{size}"
-        work = Workload.from_model(model, _CLUSTER, batch=batch, sequence=2048, ranks=8, memory=_ROOMY, recompute=None)
+        work = Workload.from_model(model, _CLUSTER, batch=batch, sequence=2048, ranks=8, recompute=None)
         rows += compared(f"{model}, PP 8", work, _DEFAULT, effort=effort)
     towers = Workload.from_model(
-        "two-tower-bigg14", _CLUSTER, batch=32 * batch, ranks=8, microbatch_size=32, memory=_ROOMY, recompute=None
+        "two-tower-bigg14", _CLUSTER, batch=32 * batch, ranks=8, microbatch_size=32, recompute=None
     )
     # The contrastive loss of each microbatch alone: else 1F1B has no meaning.
     towers = replace(towers, batch_wide=False)

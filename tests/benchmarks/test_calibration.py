@@ -58,20 +58,20 @@ def test_what_ranks_are_told_survives_its_text_form() -> None:
 
 def test_the_table_says_how_far_off_and_which_pairs_are_predicted_the_other_way() -> None:
     rows = [
-        Row("slow", True, 3.0, 4.0, (4.1, 4.2, 4.0)),
-        Row("a", False, 2.0, 2.0, (2.2, 2.2, 2.3)),
-        Row("b", True, 2.0, 2.1, (2.0, 2.1, 2.1)),
-        Row("c", True, 2.0, 2.2, (2.1, 2.15, 2.2)),
+        Row("slow", True, 4.0, 5.0, (4.1, 4.2, 4.0)),
+        Row("a", False, 2.0, 2.0, (2.3, 2.3, 2.4)),
+        Row("b", True, 2.1, 2.0, (2.1, 2.1, 2.1)),
+        Row("c", True, 2.2, 2.0, (2.15, 2.15, 2.15)),
     ]
     found = ranking(rows)
-    assert (found.pairs, found.wrong) == (4, (("b", "a"),)), "c differs from neither a nor b by more than the spread"
+    assert found.spread == pytest.approx(0.2 / 4.1)
+    assert (found.pairs, found.wrong) == (5, (("b", "a"), ("c", "a"))), "b and c do not differ by more than the spread"
     lines = table(rows).splitlines()
     assert [line.split()[0] for line in lines[2:6]] == ["b", "c", "a", "slow"]
-    assert lines[5].split() == ["slow", "(library)", "3000", "1.367", "4000", "1.025", "4100", "4000-4200"]
-    assert lines[6] == "furthest from the prediction: 10.0%"
-    assert lines[7] == "4 pairs differ by more than their spread; the prediction ranks 3 of them so; not b before a"
-    tied = ranking([Row("a", True, 1.0, 1.0, (1.0,)), Row("b", True, 1.0, 1.0005, (1.1,))])
-    assert (tied.pairs, tied.wrong, tied.alike) == (1, (), (("a", "b"),))
+    assert lines[5].split() == ["slow", "(library)", "4000", "4100", "4000-4200", "1.025", "5000", "0.820"]
+    assert lines[6] == "furthest from the prediction: 15.0%"
+    assert lines[7].startswith("5 pairs differ by more than 4.9%, the largest spread; predicted so: 3")
+    assert lines[7].endswith("; not b before a; not c before a")
 
 
 @pytest.mark.nightly

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from annopipe.tuning.run_config import RunConfig
+from annopipe.workloads.shipped import MODELS
 from tests.cli.running import Result
 
 Run = Callable[..., Result]
@@ -109,3 +110,9 @@ def test_models_and_files_do_not_mix(annopipe: Run, tmp_path: Path, arguments: t
     result = annopipe("tune", *arguments, "--effort", "2000", "--workers", "1", cwd=tmp_path)
     assert result.returncode == 2
     assert message in result.stderr
+
+
+def test_the_help_names_all_models(annopipe: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    shown = "".join(annopipe("tune", "--help").stdout.split())  # lines break within names
+    assert [name for name in MODELS if name not in shown] == []

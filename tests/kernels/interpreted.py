@@ -147,6 +147,15 @@ def test_the_number_of_programs_changes_no_bit():
     assert all(torch.equal(grads[0], other) for other in grads[1:])
 
 
+def test_counts_that_claim_more_rows_than_there_are_touch_no_memory_behind_them():
+    x, weight, counts = random(20, 16), random(3, 16, 16), torch.tensor([5, 40, 9])
+    enough = torch.tensor([5, 15, 0])
+    found = triton_grouped.product(x, weight, counts, 0, TILE)
+    torch.testing.assert_close(found, torch_grouped.product(x, weight, enough), rtol=1e-5, atol=1e-5)
+    grads = triton_grouped.weight_grad(x, x, counts, 0, TILE)
+    torch.testing.assert_close(grads, torch_grouped.weight_grad(x, x, enough), rtol=1e-5, atol=1e-5)
+
+
 def test_a_limit_on_multiprocessors_is_a_limit_on_programs(monkeypatch):
     grids = []
 

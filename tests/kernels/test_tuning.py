@@ -21,6 +21,7 @@ def test_calls_of_a_kind_are_timed_once():
     for kind in ("a", "b", "a"):
         choices.choose(kind, "xy", lambda tile: timed.append(tile) or 1.0)
     assert timed == ["x", "y", "x", "y"]
+    assert (choices.known("a"), choices.known("c")) == ("x", None)
 
 
 def test_where_no_tile_fits_it_is_refused():

@@ -39,4 +39,5 @@ def test_nothing_is_wrong_with_a_layer(layer: Layer) -> None:
 def test_pieces_that_compute_again_begin_with_what_that_costs() -> None:
     again = replace(PIECES, recompute=Recompute(0.5, 0.75)).recomputed()
     assert again.pieces is not None
+    assert again.pieces.backward == (Piece(2.75, weight=1.0),)
     assert again.pieces.times == (again.F, again.I, again.W) == (2.0, 2.75, 1.0)

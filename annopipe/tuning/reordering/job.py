@@ -1,6 +1,6 @@
 """Move the actions of a trial: what a process of the search is given to do."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from annopipe.tuning.reordering.joining import joined
 from annopipe.tuning.reordering.problem import Problem
@@ -33,7 +33,6 @@ class Reordering:
         found = shortened(problem, seed=self.seed, effort=self.effort, enough=self.enough)
         texts = problem.schedule(joined(problem, found.orders, found.makespan)).programs.texts()
         start = trial.moved.start if trial.moved else trial.name
-        rules = replace(trial.rules, library="", options=())
-        moved = replace(trial, rules=rules, moved=Moved(start, tuple(map(tuple, texts))))
+        moved = trial.with_moved(Moved(start, tuple(map(tuple, texts))))
         after = scored(work, moved)
         return (moved, after) if after.makespan < before.makespan else (trial, before)

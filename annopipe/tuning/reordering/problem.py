@@ -99,15 +99,15 @@ class Problem:
 
 
 def _split(programs: Programs, costs: ActionCosts) -> Programs:
-    """The same with I and W instead of B, where the costs say that those take as long."""
-    block = programs.numbering.block
-    if costs.B is not None:
-        return programs
+    """The same with I and W instead of B, where these take as long together and keep no more in between."""
+    block, m = programs.numbering.block, programs.microbatches
+    splits = [costs.B is None and costs.kept_for_weight_of(stage) <= 1.0 for stage in range(programs.placement.stages)]
     rows = []
     for program in programs.ranks:
         row: list[int] = []
         for number in program:
-            row += [number + block, number + 2 * block] if block <= number < 2 * block else [number]
+            is_whole = block <= number < 2 * block and splits[(number - block) // m]
+            row += [number + block, number + 2 * block] if is_whole else [number]
         rows.append(row)
     return Programs.numbered(programs.placement, programs.numbering, rows)
 
