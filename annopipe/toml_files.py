@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from collections.abc import Collection, Mapping
+from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ def read_toml(path: str | PathLike[str], kind: type[AnnopipeError]) -> dict[str,
         return parse_toml(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise kind(f"{path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise kind(f"{path} is not TOML: {error}") from error
 
 
@@ -85,6 +86,8 @@ def toml_value(value: object) -> str:
         return f"[{', '.join(map(toml_value, entries))}]"
     if isinstance(value, Mapping):
         return f"{{ {', '.join(f'{_key(key)} = {toml_value(entry)}' for key, entry in value.items())} }}"
+    if isinstance(value, Real):  # other kinds of numbers, such as numpy's, have a repr of their own
+        return repr(int(value) if isinstance(value, Integral) else float(value))
     return repr(value)
 
 

@@ -31,6 +31,7 @@ _MODELS = (
     "deepseek-v3-671b, deepseek-v3-16b, qwen3-30b-a3b, mixtral-8x7b, gpt-5b-32k, gpt-5b-64k, gpt-5b-128k, gpt-5b-256k, "
     "gpt-5b-512k, two-tower-l14 or two-tower-bigg14"
 )
+_BATCH, _SEQUENCE = 512, 4096
 _PARTS = {
     "computing": "computing",
     "exposed": "communication inside actions, exposed",
@@ -45,8 +46,8 @@ _PARTS = {
 @click.argument("name", required=False)
 @click.option("--model", metavar="NAME", help=f"Instead of a file: a model that is traced and priced, {_MODELS}.")
 @click.option("--cluster", metavar="CLUSTER.toml", help="The devices that the model is for.")
-@click.option("--batch", type=click.IntRange(1), default=512, show_default=True, help="Sequences of one step.")
-@click.option("--sequence", type=click.IntRange(1), default=4096, show_default=True, help="Tokens of a sequence.")
+@click.option("--batch", type=click.IntRange(1), help="Sequences of one step of a model.  [default: 512]")
+@click.option("--sequence", type=click.IntRange(1), help="Tokens of a sequence of a model.  [default: 4096]")
 @click.option("--ranks", type=click.IntRange(1), help="Of a pipeline; searched if left out, as are the next three.")
 @click.option("--data", type=click.IntRange(1), help="Pipelines.")
 @click.option("--expert", type=click.IntRange(1), help="Pipelines that share the experts.")
@@ -78,8 +79,8 @@ def command(
     *,
     model: str | None,
     cluster: str | None,
-    batch: int,
-    sequence: int,
+    batch: int | None,
+    sequence: int | None,
     memory: float | None,
     seed: int,
     effort: int | None,
@@ -101,10 +102,14 @@ def command(
     memory is bytes.
     """
     from annopipe.costs.cluster import Cluster
+    from annopipe.simulation.files import refuse_unwritable
     from annopipe.tuning.tuner import DEFAULT_EFFORT, tune
 
     if save and not save.endswith(".toml"):
         raise click.BadParameter(f"{save}: a config is TOML, give a name that ends in .toml", param_hint="--save")
+    for place in (save, png, html):
+        if place:
+            refuse_unwritable(place)
     work = _work(path, name, model, cluster, batch, sequence)
     with _bar() as report:
         found = tune(
@@ -133,17 +138,20 @@ def command(
 
 
 def _work(
-    path: str | None, name: str | None, model: str | None, cluster: str | None, batch: int, sequence: int
+    path: str | None, name: str | None, model: str | None, cluster: str | None, batch: int | None, sequence: int | None
 ) -> "Workload | ModelWorkload":
     from annopipe.tuning.workload import Workload
 
     if (path is None) == (model is None):
         raise click.UsageError("give a FILE.toml with workloads, or --model and --cluster")
     if path is not None:
+        for option, value in {"batch": batch, "sequence": sequence}.items():
+            if value is not None:
+                raise click.UsageError(f"--{option} is of a --model: leave it out, the file says how long things take")
         return Workload.from_toml(path, name)
     if cluster is None:
         raise click.UsageError(f"--model {model}: give --cluster, the file of the devices that it is for")
-    return Workload.from_model(model, batch=batch, sequence=sequence)
+    return Workload.from_model(model, batch=batch or _BATCH, sequence=sequence or _SEQUENCE)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """Writing what was drawn: missing folders are made, and what goes wrong is said in one sentence."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike, fspath
@@ -7,7 +8,7 @@ from pathlib import Path
 
 from annopipe.errors import AnnopipeError
 
-__all__ = ["place_for", "write_text"]
+__all__ = ["place_for", "refuse_unwritable", "write_text"]
 
 
 @contextmanager
@@ -30,6 +31,26 @@ def place_for(path: str | PathLike[str]) -> Iterator[Path]:
         raise AnnopipeError(
             f"cannot write {fspath(path)}: {reason}; choose a file in a folder that can be written to"
         ) from error
+
+
+def refuse_unwritable(path: str | PathLike[str]) -> None:
+    """What can be said before there is anything to write, and without making folders.
+
+    Raises AnnopipeError when a folder has that name, or nothing can be made where it would be.
+
+    >>> refuse_unwritable("a/new/folder/page.html")
+    """
+    place = Path(path).absolute()
+    nearest = next(folder for folder in place.parents if folder.exists())
+    reason = ""
+    if place.is_dir():
+        reason = "it is a folder"
+    elif not nearest.is_dir():
+        reason = f"{nearest} is no folder"
+    elif not os.access(place if place.exists() else nearest, os.W_OK):
+        reason = "permission denied"
+    if reason:
+        raise AnnopipeError(f"cannot write {fspath(path)}: {reason}; choose a file in a folder that can be written to")
 
 
 def write_text(path: str | PathLike[str], text: str) -> None:

@@ -4,6 +4,8 @@ Two copies of the model run from both ends, or within blocks of neighbouring ran
 work that cannot be cut into equal parts is equal in pairs of ranks.
 """
 
+import itertools
+import math
 from collections.abc import Iterator, Sequence
 
 from annopipe.scheduling import placement
@@ -22,7 +24,7 @@ def families(work: Workload, *, copies: int = 2) -> list[Family]:
     copies: 1 leaves out placements with two copies of the model.
     """
     found = list(_of_towers(work) if work.towers else _of_chain(work.ranks, copies))
-    return [family for family in found if family.fits(work)]
+    return [family for family in found if family.fits(work)] or [_in_a_row(work)]
 
 
 def in_two_copies(chain: Placement, mirror: Sequence[int]) -> Placement:
@@ -86,6 +88,23 @@ def _apart(work: Workload) -> Iterator[Family]:
     starts = [sum(counts[:index]) for index in range(len(counts))]
     own = [[*range(start, start + count)] for start, count in zip(starts, counts, strict=True)]
     yield _towers(own, [work.ranks - 1], batch_wide=bool(work.batch_wide))
+
+
+def _in_a_row(work: Workload) -> Family:
+    """The layers of all chains one after the other, in as many blocks as there are ranks: that always fits."""
+    total = math.fsum(work.speeds)
+    shares = [share / total * work.work for share in itertools.accumulate(work.speeds)]
+    done = [*itertools.accumulate(layer.work for layer in work.all_layers)]
+    rank_of: list[int] = []
+    for index, end in enumerate(done):
+        now, left = rank_of[-1] if rank_of else 0, len(done) - index
+        least = max(now, work.ranks - left)  # a layer has to be left for each rank that follows
+        middle = end - work.all_layers[index].work / 2
+        wanted = next((rank for rank, share in enumerate(shares) if middle <= share), work.ranks - 1)
+        rank_of.append(min(max(least, wanted), now + 1) if rank_of else 0)
+    ends = [*itertools.accumulate(map(len, work.chains))]
+    *chains, top = ([*dict.fromkeys(rank_of[a:b])] for a, b in itertools.pairwise([0, *ends]))
+    return _towers(chains, top, batch_wide=bool(work.batch_wide))
 
 
 def _towers(chains: Sequence[Sequence[int]], top: Sequence[int], *, batch_wide: bool) -> Family:

@@ -9,6 +9,7 @@ from typing import Any
 
 from annopipe.errors import CostError
 from annopipe.toml_files import refuse_unknown
+from annopipe.tuning.layer_checks import is_amount
 from annopipe.tuning.layers import Layer, Piece, Pieces, Recompute
 
 __all__ = ["LAYER_FIELDS", "layer_from", "layer_table"]
@@ -82,7 +83,7 @@ def _pieces(given: object, where: str) -> tuple[Piece, ...]:
     found = []
     for entry in given if isinstance(given, list) else [None]:
         numbers = entry if isinstance(entry, list) and 1 <= len(entry) <= _WIDTH else [None]
-        if not all(isinstance(number, (int, float)) and 0.0 <= number < float("inf") for number in numbers):
+        if not all(map(is_amount, numbers)):
             raise CostError(
                 f"{where} is {given!r}: give lists of times, not negative: compute, and if need be beside, weight, comm"
             )

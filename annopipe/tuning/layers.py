@@ -37,6 +37,9 @@ class Pieces:
     backward: tuple[Piece, ...]
 
     def __post_init__(self) -> None:
+        for name in ("forward", "backward"):
+            if isinstance(getattr(self, name), list):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
         object.__setattr__(self, "_hash", hash((self.forward, self.backward)))
 
     def __hash__(self) -> int:
@@ -61,7 +64,7 @@ class Recompute:
     Attributes:
         saves: of the layer's activation, what is not kept then.
         costs: time that the layer's backward takes longer.
-        backward: the pieces of that backward, where the layer has pieces.
+        backward: the pieces of that backward, where the layer has pieces; (): as without, the first one with the costs.
         kept_for_weight: memory that stays then from the end of I to the end of W; None: as without.
     """
 
@@ -130,7 +133,7 @@ class Layer:
             return self
         pieces = self.pieces
         if pieces is not None:
-            first, *rest = pieces.backward
+            first, *rest = pieces.backward or (Piece(0.0),)
             backward = again.backward or (replace(first, compute=first.compute + again.costs), *rest)
             pieces = Pieces(pieces.forward, backward)
         return replace(

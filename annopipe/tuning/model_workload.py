@@ -7,6 +7,7 @@ from annopipe.costs.cluster import Cluster
 from annopipe.costs.hardware import Hardware
 from annopipe.errors import CostError
 from annopipe.tuning.degrees import Degrees, divisors
+from annopipe.tuning.layer_checks import AMOUNT, is_amount
 from annopipe.tuning.layers import Layer
 from annopipe.tuning.priced import PricedLayer, PricedModel, TrainingState
 from annopipe.tuning.workload import Workload
@@ -44,6 +45,8 @@ class ModelWorkload:
     def __post_init__(self) -> None:
         if type(self.batch) is not int or self.batch < 1:
             raise CostError(f"batch={self.batch!r}: give the number of sequences in a step, 1 or more")
+        if not isinstance(self.state, TrainingState):
+            raise CostError(f"state is {self.state!r}: give an annopipe.TrainingState")
 
     def __repr__(self) -> str:
         return f"ModelWorkload({self.name}: batches of {self.batch})"
@@ -57,6 +60,8 @@ class ModelWorkload:
         schedule can keep to.
         """
         self._check(cluster, degrees)
+        if memory is not None and not is_amount(memory):
+            raise CostError(f"{self.name}: memory={memory!r}: {AMOUNT}")
         microbatches = degrees.microbatches(self.batch)
         model = self.price(cluster.hardware, degrees.expert, degrees.microbatch_size)
         made: dict[int, Layer] = {}
@@ -85,13 +90,16 @@ class ModelWorkload:
         memory: float | None = None,
     ) -> Workload:
         """The same with degrees by number: as many pipelines as fill the cluster, and microbatches of one sequence."""
+        _checked(cluster)
         size = (self.microbatch_size or 1) if microbatch_size is None else microbatch_size
         if type(ranks) is not int or ranks < 1 or (data is None and cluster.devices % ranks):
             possible = ", ".join(map(str, divisors(cluster.devices)))
             raise CostError(
                 f"{self.name} on {cluster.devices} devices: ranks={ranks!r} is not possible; possible are {possible}"
             )
-        return self.at(cluster, Degrees(ranks, data or cluster.devices // ranks, expert, size), memory)
+        return self.at(
+            cluster, Degrees(ranks, cluster.devices // ranks if data is None else data, expert, size), memory
+        )
 
     def degrees(
         self,
@@ -106,10 +114,12 @@ class ModelWorkload:
 
         Raises CostError when there is nothing.
         """
-        sizes = _SIZES if self.microbatch_size is None else (self.microbatch_size,)
-        found = list(self._possible(cluster, sizes if microbatch_size is None else (microbatch_size,)))
         wanted = {"ranks": ranks, "data": data, "expert": expert}
-        left = found
+        for name, value in (*wanted.items(), ("microbatch_size", microbatch_size)):
+            if value is not None and (type(value) is not int or value < 1):
+                raise CostError(f"{self.name}: {name}={value!r}: give a whole number, 1 or more, or None to search it")
+        sizes = _SIZES if self.microbatch_size is None else (self.microbatch_size,)
+        left = list(self._possible(_checked(cluster), sizes if microbatch_size is None else (microbatch_size,)))
         for name, value in wanted.items():
             if value is not None and not (kept := [one for one in left if getattr(one, name) == value]):
                 possible = ", ".join(map(str, sorted({getattr(one, name) for one in left})))
@@ -134,7 +144,7 @@ class ModelWorkload:
                         yield Degrees(ranks, data, expert, size)
 
     def _check(self, cluster: Cluster, degrees: Degrees) -> None:
-        where = f"{self.name} on {cluster.devices} devices"
+        where = f"{self.name} on {_checked(cluster).devices} devices"
         if degrees.devices != cluster.devices:
             raise CostError(
                 f"{where}: {degrees.ranks} ranks x {degrees.data} pipelines are {degrees.devices}; give data="
@@ -151,3 +161,11 @@ class ModelWorkload:
                 f"{where}: the examples of its layers have {self.microbatch_size} sequences: give microbatch_size="
                 f"{self.microbatch_size}, or an annopipe.ModelSpec that makes them for any"
             )
+
+
+def _checked(cluster: object) -> Cluster:
+    if not isinstance(cluster, Cluster):
+        raise CostError(
+            f"cluster is {cluster!r}: give an annopipe.Cluster, as annopipe.Cluster.from_toml(path) reads it"
+        )
+    return cluster

@@ -5,10 +5,13 @@ interrupted leaves at most one torn line, the last, which is dropped. A search t
 results and decides as it would have done: the end is the same as without an interruption.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
+from io import FileIO
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,8 +43,8 @@ class Results:
         self._known: dict[str, Answer] = {}
         try:
             self._read()
-        except (OSError, UnicodeDecodeError) as error:
-            raise CostError(f"cannot read or write results in {path}: {error}; give another path") from error
+        except OSError as error:
+            raise CostError(f"cannot read or write results in {path}: {error.strerror}; give another path") from error
 
     def __len__(self) -> int:
         return len(self._known)
@@ -63,30 +66,40 @@ class Results:
             line = {"key": key, "name": trial.name, "score": asdict(score), "moved": asdict(moved) if moved else None}
             lines.append(json.dumps(line) + "\n")
         try:
-            with self._path.open("a", encoding="utf-8", newline="\n") as file:
-                file.write("".join(lines))
+            with self._locked() as file:
+                file.write("".join(lines).encode())
         except OSError as error:
-            raise CostError(f"cannot write results to {self._path}: {error}; give another path") from error
+            raise CostError(f"cannot write results to {self._path}: {error.strerror}; give another path") from error
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[FileIO]:
+        """The file, which no other search reads or writes meanwhile."""
+        with self._path.open("a+b", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield file
 
     def _read(self) -> None:
-        if not self._path.exists() or not self._path.stat().st_size:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.write_text(json.dumps(self._head) + "\n", encoding="utf-8", newline="\n")
-            return
-        head, *lines = self._path.read_bytes().split(b"\n")
-        self._check(_parsed(head))
-        for index, line in enumerate(lines[:-1], 2):
-            entry = _parsed(line)
-            try:
-                moved, score = entry["moved"], Score(**entry["score"])
-                ranks = tuple(map(tuple, moved["ranks"])) if moved else ()
-                self._known[entry["key"]] = Moved(moved["start"], ranks) if moved else None, score
-            except (KeyError, TypeError, ValueError):
-                raise CostError(f"{self._path}, line {index}, is no result: drop that line") from None
-        if lines and lines[-1]:  # torn: its run was interrupted while it wrote
-            self._path.write_bytes(b"\n".join([head, *lines[:-1], b""]))
-        elif not lines:
-            raise CostError(f"{self._path} has no results of annopipe tune: give the path of a new file")
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        beginning = json.dumps(self._head).encode() + b"\n"
+        with self._locked() as file:
+            file.seek(0)
+            found = file.readall()
+            if not found or (beginning.startswith(found) and _HEAD.encode() in found):  # torn in its first line
+                file.truncate(0)
+                file.write(beginning)
+                return
+            head, *lines = found.split(b"\n")
+            self._check(_parsed(head))
+            for index, line in enumerate(lines[:-1], 2):
+                self._know(_parsed(line), index)
+            if lines and lines[-1]:  # torn: its run was interrupted while it wrote
+                file.truncate(len(found) - len(lines[-1]))
+
+    def _know(self, entry: dict[str, Any], line: int) -> None:
+        try:
+            self._known[entry["key"]] = _answer(entry)
+        except (KeyError, TypeError, ValueError):
+            raise CostError(f"{self._path}, line {line}, is no result: drop that line") from None
 
     def _check(self, head: dict[str, Any]) -> None:
         if head.get("what") != _HEAD:
@@ -140,8 +153,21 @@ def _digest(value: Workload | Trial | Reordering) -> str:
         return hashlib.sha256(
             f"{_digest(value.trial)} {value.seed} {value.effort} {value.enough!r}".encode()
         ).hexdigest()
-    text = json.dumps(asdict(value), sort_keys=True, default=sorted)
+    text = json.dumps(asdict(value), sort_keys=True, default=_plain)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _answer(entry: dict[str, Any]) -> Answer:
+    """What a line says; KeyError, TypeError or ValueError for one that says nothing."""
+    moved, score = entry["moved"], Score(**entry["score"])
+    if not all(type(value) in (int, float) and value >= 0 for value in (score.makespan, score.memory, score.actions)):
+        raise ValueError(score)
+    return Moved(moved["start"], tuple(map(tuple, moved["ranks"]))) if moved else None, score
+
+
+def _plain(value: Any) -> Any:
+    """What JSON does not know: sets, and numbers of other kinds."""
+    return sorted(value) if isinstance(value, frozenset) else float(value)
 
 
 def _parsed(line: bytes) -> dict[str, Any]:

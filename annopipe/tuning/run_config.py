@@ -27,7 +27,7 @@ from typing import Any
 from annopipe.errors import CostError, PipelineError
 from annopipe.scheduling.placement import Placement
 from annopipe.scheduling.schedule_class import Schedule
-from annopipe.simulation.files import place_for
+from annopipe.simulation.files import place_for, refuse_unwritable
 from annopipe.toml_files import read_toml, refuse_unknown, toml_text, toml_value
 from annopipe.tuning.degrees import Degrees
 
@@ -66,6 +66,7 @@ class RunConfig:
                 f"{path} does not end in .toml, and the schedule goes into a file of the same name with .csv: save as "
                 f"{target.name}.toml"
             )
+        refuse_unwritable(target)
         table = target.with_suffix(".csv")
         self.schedule.to_csv(table)
         placement = self.schedule.placement

@@ -14,6 +14,8 @@ from annopipe.tuning.workload import Workload
 
 __all__ = ["search_table"]
 
+_MOST_FORWARDS = 1_000_000  # of a step; a schedule has several times as many actions
+
 
 def search_table(
     work: Workload,
@@ -35,6 +37,11 @@ def search_table(
 
     Raises CostError where none can be run.
     """
+    if work.ranks * work.microbatches > _MOST_FORWARDS:
+        raise CostError(
+            f"workload {work.name!r}: {work.microbatches} microbatches on {work.ranks} ranks are more than a search "
+            f"can simulate: give {_MOST_FORWARDS // work.ranks} or fewer; what more of them take is the steady state"
+        )
     kept = None if results is None else Results(results, work)
     with Workers(work, workers) as processes:
         scorer = processes if kept is None else KeptWorkers(processes, kept)

@@ -10,6 +10,7 @@ from annopipe.scheduling.nano_batching.choosing import with_nano_batches
 from annopipe.scheduling.schedule_class import Schedule
 from annopipe.scheduling.spec import ScheduleSpec
 from annopipe.simulation.ranks.timeline import ScheduleTimeline
+from annopipe.tuning.finishing import step_time
 from annopipe.tuning.layout import Layout
 from annopipe.tuning.partition import Family
 from annopipe.tuning.stage_costs import action_costs
@@ -151,7 +152,7 @@ class Score:
     """What a trial came to; the smaller, the better.
 
     Attributes:
-        makespan: of the step; infinite where the trial cannot be run.
+        makespan: of the step with the sum of gradients at its end; infinite where the trial cannot be run.
         memory: the most that a rank holds.
         actions: how many actions were generated, which is the effort.
         why: what the trial failed of.
@@ -174,4 +175,4 @@ def scored(work: Workload, trial: Trial) -> Score:
     count = sum(map(len, schedule.programs.ranks))
     if work.memory is not None and memory > work.memory * (1 + 1e-9):
         return Score(float("inf"), memory, count, f"it holds {memory:g} of {work.memory:g}")
-    return Score(timeline.makespan, memory, count)
+    return Score(step_time(work, trial.layout, timeline), memory, count)

@@ -9,6 +9,7 @@ from annopipe.costs.cluster import Cluster
 from annopipe.errors import CostError
 from annopipe.tuning.candidate import Candidate
 from annopipe.tuning.degree_search import DegreeSearch
+from annopipe.tuning.layer_checks import AMOUNT, is_amount
 from annopipe.tuning.model_workload import ModelWorkload
 from annopipe.tuning.search import Progress
 from annopipe.tuning.table_search import search_table
@@ -70,7 +71,8 @@ def tune(
     24.0
     """
     fixed = {"ranks": ranks, "data": data, "expert": expert, "microbatch_size": microbatch_size}
-    _check(copies, effort=effort, workers=1 if workers is None else workers, best=best)
+    _check_counts(copies, seed, effort=effort, workers=1 if workers is None else workers, best=best)
+    _check(cluster, memory, report)
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     processes = count if workers is None else workers
     if isinstance(work, ModelWorkload):
@@ -103,9 +105,22 @@ def _table(work: object, cluster: Cluster | None, memory: float | None, fixed: l
     return work if memory is None else replace(work, memory=memory)
 
 
-def _check(copies: int, **counts: int) -> None:
-    if copies not in (1, 2):
+def _check_counts(copies: int, seed: int, **counts: int) -> None:
+    if type(copies) is not int or copies not in (1, 2):
         raise CostError(f"copies={copies!r}: give 1 or 2 copies of the model, at most")
+    if type(seed) is not int:
+        raise CostError(f"seed={seed!r}: give a whole number")
     for name, count in counts.items():
         if type(count) is not int or count < 1:
             raise CostError(f"{name}={count!r}: give a whole number, 1 or more")
+
+
+def _check(cluster: object, memory: object, report: object) -> None:
+    if cluster is not None and not isinstance(cluster, Cluster):
+        raise CostError(
+            f"cluster is {cluster!r}: give an annopipe.Cluster, as annopipe.Cluster.from_toml(path) reads it"
+        )
+    if memory is not None and not is_amount(memory):
+        raise CostError(f"memory={memory!r}: {AMOUNT}")
+    if report is not None and not callable(report):
+        raise CostError(f"report is {report!r}: give a function that is called with the progress")

@@ -7,15 +7,15 @@ hand on to the first of ``layers``.
 import dataclasses
 import importlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from numbers import Real
 from os import PathLike
 from typing import TYPE_CHECKING, Any, overload
 
 from annopipe.costs.cluster import Cluster
 from annopipe.errors import CostError
+from annopipe.tuning.layer_checks import AMOUNT, LARGEST, is_amount, layer_problems
 from annopipe.tuning.layers import Layer
 from annopipe.tuning.workload_files import read_workloads, workload_text
 
@@ -62,12 +62,18 @@ class Workload:
     name: str = field(default="workload", compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "layers", tuple(self.layers))
-        object.__setattr__(self, "towers", tuple(map(tuple, self.towers)))
+        for name in ("layers", "towers", "speed"):
+            object.__setattr__(self, name, self._several(name, getattr(self, name)))
+        object.__setattr__(self, "towers", tuple(self._several("a tower", tower) for tower in self.towers))
         if self.batch_wide is None:
             object.__setattr__(self, "batch_wide", bool(self.towers))
         if problem := next(_problems(self), None):
             raise CostError(f"workload {self.name!r}: {problem}")
+
+    def _several(self, name: str, given: object) -> tuple[Any, ...]:
+        if not isinstance(given, Iterable) or isinstance(given, str):
+            raise CostError(f"workload {self.name!r}: {name} is {given!r}: give a list")
+        return tuple(given)
 
     def __repr__(self) -> str:
         towers = f"towers of {' and '.join(str(len(tower)) for tower in self.towers)}, " if self.towers else ""
@@ -199,7 +205,10 @@ class Workload:
         microbatches = 8
         <BLANKLINE>
         """
-        return workload_text({name: getattr(self, name) for name in ("name", *_FIELDS)})
+        said = {name: getattr(self, name) for name, default in _DEFAULTS.items() if getattr(self, name) != default}
+        if self.batch_wide == bool(self.towers):
+            del said["batch_wide"]
+        return workload_text({"name": self.name, **said})
 
     @cached_property
     def chains(self) -> tuple[tuple[Layer, ...], ...]:
@@ -232,11 +241,14 @@ class Workload:
         return any(layer.reduce for layer in self.all_layers)
 
 
-_FIELDS = tuple(each.name for each in dataclasses.fields(Workload))
+_DEFAULTS = {each.name: each.default for each in dataclasses.fields(Workload)}
+_FIELDS = tuple(_DEFAULTS)
 
 
 def _problems(work: Workload) -> Iterator[str]:
     """What is wrong; each check takes for granted what those before it found."""
+    if not isinstance(work.name, str):
+        yield f"its name is {work.name!r}: give a text"
     for name in ("ranks", "microbatches"):
         value: object = getattr(work, name)
         if type(value) is not int or value < 1:
@@ -247,6 +259,8 @@ def _problems(work: Workload) -> Iterator[str]:
         yield "a single tower is a chain: put its layers in front of the others"
     if not all(isinstance(layer, Layer) for layer in work.all_layers):
         yield "its layers have to be annopipe.Layer"
+    if not isinstance(work.batch_wide, bool):
+        yield f"batch_wide={work.batch_wide!r}: give True or False"
     yield from _amount_problems(work)
     if work.speed and len(work.speed) != work.ranks:
         yield f"speed has {len(work.speed)} entries and there are {work.ranks} ranks: give one for each"
@@ -258,20 +272,16 @@ def _problems(work: Workload) -> Iterator[str]:
 
 
 def _amount_problems(work: Workload) -> Iterator[str]:
+    seen: set[int] = set()  # a layer that comes often is often the same object
     for index, layer in enumerate(work.all_layers):
-        given = {name: getattr(layer, name) for name in ("F", "I", "W", "activation", "comm", "parameters", "reduce")}
-        optional = {name: getattr(layer, name) for name in ("kept_for_weight", "message")}
-        given |= {name: value for name, value in optional.items() if value is not None}
-        if layer.recompute is not None:
-            given |= {"recompute.saves": layer.recompute.saves, "recompute.costs": layer.recompute.costs}
-        for name, value in given.items():
-            if not _is_amount(value):
-                yield f"{name} of layer {index} is {value!r}: give a number that is finite and not negative"
+        if id(layer) not in seen:
+            seen.add(id(layer))
+            yield from layer_problems(layer, f"layer {index}")
     for name in ("message", "latency", "memory"):
         value = getattr(work, name)
-        if not _is_amount(value) and not (name == "memory" and value is None):
-            yield f"{name}={value!r}: give a number that is finite and not negative"
-    if any(not _is_amount(speed) or not speed for speed in work.speed):
+        if not is_amount(value) and not (name == "memory" and value is None):
+            yield f"{name}={value!r}: {AMOUNT}"
+    if any(not is_amount(speed) or speed < 1 / LARGEST for speed in work.speed):
         yield f"speed={work.speed}: give numbers above 0"
 
 
@@ -290,7 +300,3 @@ def _memory_problems(work: Workload) -> Iterator[str]:
 
 def _held(layers: Sequence[Layer]) -> list[float]:
     return [layer.activation + layer.parameters for layer in layers]
-
-
-def _is_amount(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and 0.0 <= float(value) < math.inf

@@ -19,6 +19,8 @@ from annopipe.tuning.layers import Layer
 
 __all__ = ["read_workloads", "workload_text"]
 
+_MOST_LAYERS = 100_000
+
 
 def read_workloads(path: str | PathLike[str], fields: Collection[str]) -> dict[str, dict[str, Any]]:
     """The arguments of each workload of a file, by name, in the order of the file.
@@ -47,17 +49,14 @@ def read_workloads(path: str | PathLike[str], fields: Collection[str]) -> dict[s
 
 
 def workload_text(fields: Mapping[str, Any]) -> str:
-    """One ``[[workload]]`` table; what is as it would be without being said is left out."""
+    """One ``[[workload]]`` table."""
     lines = ["[[workload]]"]
     for name, value in fields.items():
         if name == "layers":
             lines += ["layers = [", *(f"  {each}," for each in _written(value)), "]"]
-        elif name == "towers" and value:
+        elif name == "towers":
             lines += ["towers = [", *(f"  [{', '.join(_written(tower))}]," for tower in value), "]"]
-        elif name == "batch_wide":
-            if value != bool(fields["towers"]):
-                lines.append(f"{name} = {toml_value(value)}")
-        elif value:
+        else:
             lines.append(f"{name} = {toml_value(value)}")
     return "\n".join(lines) + "\n"
 
@@ -87,8 +86,8 @@ def _layers(entries: object, where: str) -> tuple[Layer, ...]:
     for entry in _several(entries, where):
         given = dict(_table(entry, where))
         times = given.pop("repeat", 1)
-        if type(times) is not int or times < 1:
-            raise CostError(f"{where}: repeat={times!r}: give a whole number, 1 or more")
+        if type(times) is not int or not 1 <= times <= _MOST_LAYERS:
+            raise CostError(f"{where}: repeat={times!r}: give a whole number, 1 to {_MOST_LAYERS}")
         found += [layer_from(given, where)] * times
     return tuple(found)
 

@@ -53,7 +53,7 @@ def measure(works: Iterable[Workload], *, seed: int, effort: int, copies: int) -
         library = next((candidate for candidate in found if candidate.trial.rules.library), None)
         if library is None:
             raise click.ClickException(f"{work.name}: no library schedule keeps to its memory, to compare with")
-        steps = library.timeline.makespan, found[0].timeline.makespan
+        steps = library.step, found[0].step
         ratio = steps[0] / steps[1]
         rows.append(
             Row(

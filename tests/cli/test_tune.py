@@ -101,15 +101,20 @@ def test_a_model_is_tuned_over_the_degrees_of_a_cluster(annopipe: Run, tmp_path:
         (("work.toml", "--model", "gpt-5b-32k"), "give a FILE.toml with workloads, or --model and --cluster"),
         (("--model", "gpt-5b-32k"), "give --cluster"),
         (("--model", "gpt-6", "--cluster", "two.toml"), "there is no model 'gpt-6'"),
+        (("work.toml", "--batch", "2"), "--batch is of a --model: leave it out"),
+        (("work.toml", "--save", "folder.toml"), "cannot write folder.toml: it is a folder"),
+        (("work.toml", "--html", "work.toml/run.html"), "work.toml is no folder"),
         (("work.toml", "--ranks", "2"), "has its degrees already: leave out ranks"),
     ],
 )
 def test_models_and_files_do_not_mix(annopipe: Run, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     (tmp_path / "work.toml").write_text(WORK)
     (tmp_path / "two.toml").write_text(CLUSTER)
+    (tmp_path / "folder.toml").mkdir()
     result = annopipe("tune", *arguments, "--effort", "2000", "--workers", "1", cwd=tmp_path)
-    assert result.returncode == 2
+    assert (result.returncode, result.stdout) == (2, "")
     assert message in result.stderr
+    assert not (tmp_path / "folder.csv").exists()
 
 
 def test_the_help_names_all_models(annopipe: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from annopipe.errors import CostError
+from annopipe.tuning.baseline import library_trials
 from annopipe.tuning.candidate import Candidate
 from annopipe.tuning.layers import Layer
 from annopipe.tuning.results import Results
 from annopipe.tuning.search import Progress
+from annopipe.tuning.trial import Score
 from annopipe.tuning.tuner import tune
 from annopipe.tuning.workload import Workload
 
@@ -102,3 +104,34 @@ def test_a_broken_line_is_named(tmp_path: Path) -> None:
 def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CostError, match="cannot read or write results in .*; give another path"):
         Results(tmp_path, WORK)
+
+
+def test_a_file_that_is_torn_in_its_first_line_begins_again(tmp_path: Path) -> None:
+    path = tmp_path / "tight.jsonl"
+    Results(path, WORK)
+    whole = path.read_bytes()
+    for size in (0, 40, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        assert len(Results(path, WORK)) == 0
+        assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("makespan", ["1.0", -1.0, None, float("nan")])
+def test_a_score_that_is_none_is_a_broken_line(makespan: object, tmp_path: Path) -> None:
+    path = tmp_path / "tight.jsonl"
+    Results(path, WORK)
+    score = {"makespan": makespan, "memory": 1.0, "actions": 1, "why": ""}
+    with path.open("a") as file:
+        file.write(json.dumps({"key": "a", "score": score, "moved": None}) + "\n")
+    with pytest.raises(CostError, match="line 2, is no result"):
+        Results(path, WORK)
+
+
+def test_two_searches_share_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "tight.jsonl"
+    both = Results(path, WORK), Results(path, WORK)
+    trials = library_trials(WORK)[:2]
+    for results, trial in zip(both, trials, strict=True):
+        results.keep([trial], [(None, Score(1.0, 1.0, 1))])
+    found = Results(path, WORK)
+    assert [found.of(trial) for trial in trials] == [(None, Score(1.0, 1.0, 1))] * 2

@@ -53,6 +53,44 @@ def test_a_seed_finds_the_same_with_any_number_of_workers() -> None:
     assert found(0, 1) == found(0, 2) == found(0, 1)
 
 
+def test_the_sum_of_gradients_counts_when_candidates_are_ranked() -> None:
+    layers = tuple(replace(LAYER, reduce=reduce) for reduce in (0.0, 6.0, 0.0, 0.0, 6.0, 0.0))
+    found = tune(Workload(layers, ranks=2, microbatches=3), effort=3_000, workers=1)
+    steps = [candidate.step for candidate in found if not candidate.trial.rules.library]
+    assert steps == sorted(steps)
+    assert all(candidate.step >= candidate.bound for candidate in found)
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 6])
+@pytest.mark.parametrize("lengths", [(1, 1), (1, 3), (1, 1, 1, 1)], ids=str)
+def test_towers_with_fewer_layers_than_ranks_have_schedules(ranks: int, lengths: tuple[int, ...]) -> None:
+    towers = tuple((LAYER,) * length for length in lengths)
+    work = Workload((LAYER, LAYER), min(ranks, sum(lengths) + 2), microbatches=2, towers=towers)
+    best = tune(work, effort=100, workers=1)[0]
+    best.schedule.check(costs=best.trial.costs(work))
+    assert set(best.trial.layout.placement.rank_of) == set(range(work.ranks))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"copies": True}, "copies=True: give 1 or 2 copies"),
+        ({"seed": "x"}, "seed='x': give a whole number"),
+        ({"cluster": "h100"}, "cluster is 'h100': give an annopipe.Cluster"),
+        ({"memory": float("nan")}, "memory=nan: give a number that is finite"),
+        ({"report": 5}, "report is 5: give a function"),
+    ],
+)
+def test_what_a_search_cannot_use_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(CostError, match=message):
+        tune(HEAD, effort=100, workers=1, **options)
+
+
+def test_a_step_that_no_search_can_simulate_is_refused_before_any_work() -> None:
+    with pytest.raises(CostError, match="1000000000 microbatches on 3 ranks are more than a search can simulate"):
+        tune(replace(HEAD, microbatches=10**9), workers=1)
+
+
 def test_more_effort_is_never_worse() -> None:
     steps = [tune(HEAD, effort=effort, workers=1)[0].timeline.makespan for effort in (2_000, 20_000, 60_000)]
     assert steps == sorted(steps, reverse=True)

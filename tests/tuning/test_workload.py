@@ -3,6 +3,7 @@
 import math
 import tempfile
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,12 @@ WRONG = (
     ({"layers": (replace(LAYER, recompute=Recompute(-1.0, 0.0)),) * 4}, r"recompute.saves of layer 0 is -1.0"),
     ({"towers": ((LAYER,),)}, "a single tower is a chain"),
     ({"message": -1.0}, "message=-1.0: give a number that is finite and not negative"),
+    ({"layers": 5}, "layers is 5: give a list"),
+    ({"towers": (3, 4)}, "a tower is 3: give a list"),
+    ({"speed": 2.0}, "speed is 2.0: give a list"),
+    ({"name": 5}, "its name is 5: give a text"),
+    ({"batch_wide": "no"}, "batch_wide='no': give True or False"),
+    ({"layers": (replace(LAYER, W=10**400),) * 4}, "W of layer 0 is 1000.*: give a number that is finite"),
     ({"speed": (1.0,)}, "speed has 1 entries and there are 4 ranks"),
     ({"speed": (1.0, 1.0, 1.0, 0.0)}, "give numbers above 0"),
     ({"memory": 1.5}, "memory=1.5 is too little for any schedule: with one microbatch in flight .* holds 2 or more"),
@@ -57,6 +64,8 @@ WRONG_FILES = (
     (TOWERS.replace(", costs = 0.25", ""), "recompute: give both saves and costs"),
     (SMALL.replace("F = 1.0", 'F = "1"'), "F of layer 0 is '1': give a number"),
     ("[[workload", "is not TOML"),
+    (f"deep = {'[' * 5_000}{']' * 5_000}", "is not TOML"),
+    (SMALL.replace("repeat = 8", f"repeat = {10**12}"), "give a whole number, 1 to 100000"),
 )
 
 
@@ -104,6 +113,15 @@ def test_of_several_workloads_one_has_to_be_named(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_named() -> None:
     with pytest.raises(CostError, match="nowhere.toml: No such file"):
         Workload.from_toml("nowhere.toml")
+
+
+def test_what_is_nothing_by_number_is_written_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "work.toml"
+    work = Workload((Layer(1.0, 1.0, 1.0),) * 2, ranks=2, microbatches=2, memory=0.0, speed=[1.0, 2.0])  # type: ignore[arg-type]
+    path.write_text(work.to_toml())
+    assert Workload.from_toml(path) == work
+    path.write_text(replace(work, layers=(replace(work.layers[0], F=Fraction(1, 2)),) * 2).to_toml())
+    assert Workload.from_toml(path).layers[1].F == 0.5
 
 
 AMOUNTS = st.floats(0.125, 8.0)
