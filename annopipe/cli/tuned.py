@@ -1,5 +1,6 @@
 """What ``annopipe tune`` prints: the candidates, the layers of the best one's stages, and where the time went."""
 
+import sys
 import textwrap
 from collections.abc import Sequence
 
@@ -24,24 +25,27 @@ def lines(shown: Sequence[Candidate], library: Candidate | None) -> list[str]:
     """The whole report; ``shown`` is best first."""
     width, best = width_of_terminal(), shown[0]
     by_degrees = best.degrees is not None
-    heads = ("schedule", "step", "of the bound", "bubble", "peak memory", "stages")
-    rows = [(*(("degrees",) if by_degrees else ()), *heads)]
+    rows = [("degrees", "step", "of the bound", "bubble", "peak memory", "stages", "schedule")]
     for candidate in shown:
         timeline, peak = candidate.timeline, amount_text(candidate.timeline.peak_memory)
         rows.append(
             (
-                *((str(candidate.degrees),) if by_degrees else ()),
-                f"{candidate.name}{' (library)' if candidate.trial.rules.library else ''}",
+                str(candidate.degrees),
                 _time(candidate, candidate.step, 5),
                 f"{candidate.gap:.3f}",
                 f"{timeline.bubble:.1%}",
                 f"{peak}B" if by_degrees else peak,
                 str(candidate.trial.layout.placement.stages),
+                f"{candidate.name}{' (library)' if candidate.trial.rules.library else ''}",
             )
         )
+    if not by_degrees:
+        rows = [row[1:] for row in rows]
+    # The names come last and whole, however long they are: they differ at both ends.
+    columns = len(rows[0])
     units = "simulated" if by_degrees else "simulated; times and memory in the units of the file"
     found = [f"{heading(best)}, bound {_time(best, best.bound, 5)} ({units})", ""]
-    found += [*table(rows, width, left=(0, 1) if by_degrees else (0,)), ""]
+    found += [*table(rows, sys.maxsize, left=(0, columns - 1) if by_degrees else (columns - 1,)), ""]
     found += textwrap.wrap(f"layers of the best one's stages: {_layers(best)}", width, subsequent_indent="  ")
     if library is not None and best is not library:
         found += ["", *_why(best, library, width)]
@@ -85,4 +89,4 @@ def _why(best: Candidate, library: Candidate, width: int) -> list[str]:
     rows.append(
         ("the step", _time(best, library.step, 5), _time(best, best.step, 5), f"{library.step / best.step:.3f}x")
     )
-    return table(rows, width, left=(0,))
+    return table(rows, width, left=(0,), yielding=0)
