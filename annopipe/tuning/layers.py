@@ -129,8 +129,10 @@ class Layer:
         if again is None:
             return self
         pieces = self.pieces
-        if pieces is not None and again.backward:
-            pieces = Pieces(pieces.forward, again.backward)
+        if pieces is not None:
+            first, *rest = pieces.backward
+            backward = again.backward or (replace(first, compute=first.compute + again.costs), *rest)
+            pieces = Pieces(pieces.forward, backward)
         return replace(
             self,
             I=self.I + again.costs,

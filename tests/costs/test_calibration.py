@@ -75,6 +75,8 @@ def test_a_saved_machine_is_read_as_hardware(tmp_path: Path) -> None:
     found = _calibration(4, *TWO_NODES)
     found.save(tmp_path / "out" / "machine.toml")
     assert Hardware.from_toml(tmp_path / "out" / "machine.toml") == found.hardware
+    cluster = ap.Cluster.from_toml(tmp_path / "out" / "machine.toml")
+    assert (cluster.devices, cluster.memory, cluster.hardware) == (8, 1 << 30, found.hardware)
     assert (tmp_path / "out" / "machine.toml").read_text().splitlines()[:3] == [
         "# measured by annopipe calibrate: 8 ranks over gloo",
         "devices = 8",

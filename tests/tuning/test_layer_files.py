@@ -41,6 +41,15 @@ def test_pieces_say_what_a_layer_takes() -> None:
     assert (layer.F, layer.I, layer.W, layer.comm) == (2.5, 3.0, 1.5, 1.5)
 
 
+def test_a_layer_that_computes_again_has_pieces_that_do() -> None:
+    pieces = Pieces((Piece(1.0),), (Piece(1.0, comm=1.0), Piece(2.0, weight=1.0)))
+    longer = (Piece(1.5, comm=1.0), Piece(2.0, weight=1.0))
+    for again in (Recompute(0.5, 0.5), Recompute(0.5, 0.5, longer)):
+        layer = Layer.of_pieces(pieces, activation=1.0, recompute=again).recomputed()
+        assert layer.pieces == Pieces(pieces.forward, longer)
+        assert layer.pieces.times == (layer.F, layer.I, layer.W)
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

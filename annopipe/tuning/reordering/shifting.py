@@ -6,7 +6,6 @@ step becomes shorter, or differs. An action changes places with others of its ra
 """
 
 import random
-from bisect import bisect_left
 from dataclasses import dataclass, field
 
 from annopipe.tuning.reordering.problem import Orders, Problem
@@ -130,9 +129,9 @@ class Shifter:
 
     def _place(self, plan: Plan, number: int, *, taking: bool) -> tuple[list[int], int, float | None]:
         """The order of an action's rank, its place there, and what is held before it where the memory matters."""
-        rank, begins = self._links.rank_of[number], plan.begins
+        rank = self._links.rank_of[number]
         order = plan.orders[rank]
-        place = order.index(number, bisect_left(order, begins[number], key=begins.__getitem__))
+        place = order.index(number)
         matters = self._most(number) if taking else self._problem.gives[number]
         if self._problem.room[rank] == _NO_LIMIT or matters <= 0.0:
             return order, place, None
