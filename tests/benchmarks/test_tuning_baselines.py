@@ -1,4 +1,4 @@
-"""The search is never worse than the baselines; small instances are near their proven optima."""
+"""The search is not worse than the baselines here; small instances are near their proven optima."""
 
 import math
 
@@ -17,7 +17,7 @@ LAYER = Layer(1.0, 1.0, 1.0, activation=1.0)
 
 
 @pytest.mark.parametrize("given", PROBLEMS[:3], ids=lambda given: problem(*given).name)
-def test_the_search_is_never_worse_than_the_zero_bubble_heuristic(
+def test_the_search_is_not_worse_than_the_zero_bubble_heuristic_on_uniform_costs(
     given: tuple[int, int, tuple[float, float, float, float], float],
 ) -> None:
     work = problem(*given)
