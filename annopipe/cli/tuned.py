@@ -25,7 +25,7 @@ def lines(shown: Sequence[Candidate], library: Candidate | None) -> list[str]:
     """The whole report; ``shown`` is best first."""
     width, best = width_of_terminal(), shown[0]
     by_degrees = best.degrees is not None
-    rows = [("degrees", "step", "of the bound", "bubble", "peak memory", "stages", "schedule")]
+    rows: list[Sequence[str]] = [("degrees", "step", "of the bound", "bubble", "peak memory", "stages", "schedule")]
     for candidate in shown:
         timeline, peak = candidate.timeline, amount_text(candidate.timeline.peak_memory)
         rows.append(
@@ -83,7 +83,7 @@ def _why(best: Candidate, library: Candidate, width: int) -> list[str]:
     if best.work.has_reduce or library.work.has_reduce:
         sums = [each.step - each.timeline.makespan for each in (library, best)]
         parts.append(("sum of gradients, exposed", sums[0], sums[1]))
-    rows = [("mean over the ranks", library.name, "best", "saved")]
+    rows: list[Sequence[str]] = [("mean over the ranks", library.name, "best", "saved")]
     for said, before, after in parts:
         rows.append((said, *(_time(best, time) for time in (before, after, before - after))))
     rows.append(
