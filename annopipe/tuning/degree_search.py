@@ -1,8 +1,8 @@
 """The best schedules of a model over the degrees of a cluster: a glance at each that can win, then a search of a few.
 
 Every possible degree is priced. One whose bound is above what another is estimated at is not looked at, nor are those
-behind the first 32 by their bounds. A glance
-generates a few schedules of few microbatches; the others take what the busiest rank works for each of them.
+behind the first 32 by their bounds. A glance generates a few schedules of few microbatches; the others take what the
+busiest rank works for each of them.
 """
 
 import math
