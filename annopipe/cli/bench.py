@@ -23,6 +23,11 @@ _BENCHMARKS = {
     "schedules": ("benchmarks.schedules", "Build, lower, check and simulate schedules: actions per second."),
     "search": ("annopipe.cli.search", "Policy search beside proven optima, and on a large graph."),
     "tuning": ("benchmarks.tuning.command", "Search for schedules of a suite of workloads, beside the library's best."),
+    "tuning-baselines": (
+        "benchmarks.tuning.baselines",
+        "The search beside repeating blocks and the zero-bubble heuristic.",
+    ),
+    "tuning-small": ("annopipe.cli.tuning_small", "Small instances of that suite beside their proven optima."),
 }
 
 

@@ -133,7 +133,7 @@ def _text(found: "Calibration") -> list[str]:
         )
         for each in found.messages
     ]
-    headers = ("message", "", "ranks", "latency us", "MB/s", "deviation", "issue us", "hardware/measured")
+    headers = ("message", "where", "ranks", "latency us", "MB/s", "deviation", "issue us", "hardware/measured")
     beside = found.interference
     who = f"{found.devices} ranks over {found.backend}, {own.ranks_per_node} on a node"
     memory = f"memory {own.memory_bandwidth / 1e9:.4g} GB/s, {found.memory / 2**30:.3g} GiB each"

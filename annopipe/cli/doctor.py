@@ -71,6 +71,8 @@ def command(*, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([asdict(finding) for finding in found], indent=1))
     else:
-        click.echo(tabulate([(f.what, "yes" if f.ok else "no", f.detail) for f in found], headers=("", "", "")))
+        click.echo(
+            tabulate([(f.what, "yes" if f.ok else "no", f.detail) for f in found], headers=("what", "there", "detail"))
+        )
     if not all(finding.ok for finding in found if finding.what in _REQUIRED):
         raise click.exceptions.Exit(1)

@@ -4,13 +4,12 @@ import contextlib
 import dataclasses
 import json
 import sys
-import textwrap
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from annopipe.tuning.candidate import Candidate
     from annopipe.tuning.model_workload import ModelWorkload
@@ -32,13 +31,6 @@ _MODELS = (
     "gpt-5b-512k, two-tower-l14 or two-tower-bigg14"
 )
 _BATCH, _SEQUENCE = 512, 4096
-_PARTS = {
-    "computing": "computing",
-    "exposed": "communication inside actions, exposed",
-    "filling": "before the first action",
-    "waiting": "between actions (messages, too)",
-    "draining": "after the last action",
-}
 
 
 @click.command("tune", epilog=_EXAMPLES)
@@ -48,12 +40,17 @@ _PARTS = {
 @click.option("--cluster", metavar="CLUSTER.toml", help="The devices that the model is for.")
 @click.option("--batch", type=click.IntRange(1), help="Sequences of one step of a model.  [default: 512]")
 @click.option("--sequence", type=click.IntRange(1), help="Tokens of a sequence of a model.  [default: 4096]")
-@click.option("--ranks", type=click.IntRange(1), help="Of a pipeline; searched if left out, as are the next three.")
-@click.option("--data", type=click.IntRange(1), help="Pipelines.")
-@click.option("--expert", type=click.IntRange(1), help="Pipelines that share the experts.")
-@click.option("--microbatch-size", type=click.IntRange(1), help="Sequences of a microbatch.")
 @click.option(
-    "--memory", type=click.FloatRange(0), metavar="AMOUNT", help="Most that a rank holds; the file's if left out."
+    "--ranks", type=click.IntRange(1), help="Ranks of one pipeline; searched if left out, as are the next three."
+)
+@click.option("--data", type=click.IntRange(1), help="Pipelines side by side, each with its part of the batch.")
+@click.option("--expert", type=click.IntRange(1), help="Pipelines that share one set of experts; divides --data.")
+@click.option("--microbatch-size", type=click.IntRange(1), help="Sequences of one microbatch.")
+@click.option(
+    "--memory",
+    type=click.FloatRange(0),
+    metavar="AMOUNT",
+    help="Most that a rank holds, in the unit of the file (bytes of a model); the file's if left out.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="The same one finds the same everywhere.")
 @click.option(
@@ -62,7 +59,11 @@ _PARTS = {
     help="How many actions are generated; more finds more.  [default: 1200000, some 20 seconds on two cores]",
 )
 @click.option(
-    "--copies", type=click.IntRange(1, 2), default=2, show_default=True, help="Of the model on the ranks, at most."
+    "--copies",
+    type=click.IntRange(1, 2),
+    default=2,
+    show_default=True,
+    help="Most copies of the model on the ranks; 2 shares long layers.",
 )
 @click.option("--workers", type=click.IntRange(1), help="Processes that search; one for each core if left out.")
 @click.option("--best", type=click.IntRange(1), default=5, show_default=True, help="How many to list.")
@@ -101,6 +102,7 @@ def command(
     degrees of pipeline, data and expert parallelism are searched, and the size of a microbatch; times are seconds then,
     memory is bytes.
     """
+    from annopipe.cli import tuned
     from annopipe.costs.cluster import Cluster
     from annopipe.simulation.files import refuse_unwritable
     from annopipe.tuning.tuner import DEFAULT_EFFORT, tune
@@ -130,7 +132,7 @@ def command(
         plain = {"workload": work.name, "bound": found[0].bound, "found": [_plain(each) for each in found]}
         click.echo(json.dumps(plain, indent=1))
     else:
-        click.echo("\n".join(_text(found, library)))
+        click.echo("\n".join(tuned.lines(found, library)))
     if save:
         found[0].save(save)
         click.echo(f"wrote {save}", err=True)
@@ -191,71 +193,8 @@ def _plain(candidate: "Candidate") -> dict[str, Any]:
     }
 
 
-def _text(shown: "Sequence[Candidate]", library: "Candidate | None") -> list[str]:
-    from annopipe.cli.schedule.options import width_of_terminal
-    from annopipe.simulation.tables import table
-
-    width = width_of_terminal()
-    by_degrees = any(candidate.degrees for candidate in shown)
-    heads = ("schedule", "step", "of the bound", "bubble", "peak memory", "stages")
-    rows = [(*(("degrees",) if by_degrees else ()), *heads)]
-    for candidate in shown:
-        timeline = candidate.timeline
-        rows.append(
-            (
-                *((str(candidate.degrees),) if by_degrees else ()),
-                f"{candidate.name}{' (library)' if candidate.trial.rules.library else ''}",
-                f"{candidate.step:.5g}",
-                f"{candidate.gap:.3f}",
-                f"{timeline.bubble:.1%}",
-                f"{timeline.peak_memory:.4g}",
-                str(candidate.trial.layout.placement.stages),
-            )
-        )
-    best = shown[0]
-    lines = [f"{_said(best)}, bound {best.bound:.5g}", ""]
-    lines += [*table(rows, width, left=(0, 1) if by_degrees else (0,)), ""]
-    lines += textwrap.wrap(f"layers of the best one's stages: {_layers(best)}", width, subsequent_indent="  ")
-    if library is not None and best is not library:
-        lines += ["", *_why(best, library, width)]
-    elif best is library:
-        lines += ["", "the best is one of the library, with its layers evenly over the stages"]
-    return lines
-
-
-def _said(best: "Candidate") -> str:
-    work, degrees = best.work, f"{best.degrees}: " if best.degrees else ""
-    return f"{work.name}: {degrees}{work.ranks} ranks, {work.microbatches} microbatches"
-
-
-def _layers(candidate: "Candidate") -> str:
-    layout = candidate.trial.layout
-    texts = []
-    for stage, (start, end) in enumerate(layout.bounds):
-        again = layout.recomputed[stage] if layout.recomputed else 0
-        texts.append(
-            f"{start}-{end - 1} on rank {layout.placement.rank_of[stage]}" + (f" ({again} again)" if again else "")
-        )
-    return "; ".join(texts)
-
-
-def _why(best: "Candidate", library: "Candidate", width: int) -> list[str]:
-    """Which part of the library's best step the search has made shorter."""
-    from annopipe.simulation.tables import table
-
-    ours, theirs = best.account, library.account
-    gains = ours.gains(theirs)
-    rows = [("mean over the ranks", library.name, "best", "saved")]
-    for part, said in _PARTS.items():
-        rows.append((said, f"{theirs.plain()[part]:.4g}", f"{ours.plain()[part]:.4g}", f"{gains[part]:+.4g}"))
-    if best.work.has_reduce or library.work.has_reduce:
-        sums = [each.step - each.timeline.makespan for each in (library, best)]
-        rows.append(("sum of gradients, exposed", f"{sums[0]:.4g}", f"{sums[1]:.4g}", f"{sums[0] - sums[1]:+.4g}"))
-    rows.append(("the step", f"{library.step:.5g}", f"{best.step:.5g}", f"{library.step / best.step:.3f}x"))
-    return table(rows, width, left=(0,))
-
-
 def _draw(best: "Candidate", library: "Candidate | None", png: str | None, html: str | None) -> None:
+    from annopipe.cli import tuned
     from annopipe.simulation.ranks import html as pages
     from annopipe.simulation.ranks import png as pictures
 
@@ -264,5 +203,5 @@ def _draw(best: "Candidate", library: "Candidate | None", png: str | None, html:
         drawn[f"library: {library.name}"] = library.timeline
     for path, write in ((png, pictures.write), (html, pages.write)):
         if path:
-            write(path, drawn, _said(best))
+            write(path, drawn, tuned.heading(best))
             click.echo(f"wrote {path}", err=True)

@@ -1,6 +1,7 @@
 """The best schedules of a model over the degrees of a cluster: a glance at each that can win, then a search of a few.
 
-Every possible degree is priced. One whose bound is above what another is estimated at is not looked at. A glance
+Every possible degree is priced. One whose bound is above what another is estimated at is not looked at, nor are those
+behind the first 32 by their bounds. A glance
 generates a few schedules of few microbatches; the others take what the busiest rank works for each of them.
 """
 
@@ -23,7 +24,8 @@ from annopipe.tuning.workload import Workload
 __all__ = ["DegreeSearch"]
 
 _GLANCES, _SEARCHED = 0.4, 3  # of the effort, for glances; how many degrees are searched then
-_LEAST_SHARE = 16  # no glance has more than this part of the effort of all
+_LEAST_SHARE = 16  # no glance has less than this part of the effort of all
+_MOST = 32  # glances
 _FEW = 2  # times the ranks: microbatches of a glance
 Report = Callable[[Progress], None] | None
 
@@ -104,14 +106,14 @@ class DegreeSearch:
         return sorted(found, key=lambda option: (option.bound, option.degrees))
 
     def _estimates(self, options: Sequence[_Option]) -> dict[_Option, float]:
-        """About what the steps of those take that can win, as far as the effort for glances goes."""
+        """About what the steps take of those that have the lowest bounds."""
         found: dict[_Option, float] = {}
         share = max(1, int(_GLANCES * self._effort / max(1, min(len(options), _LEAST_SHARE))))
-        for number, option in enumerate(options[: 4 * _LEAST_SHARE]):
+        for number, option in enumerate(options[:_MOST]):
             shortest = min(found.values(), default=math.inf)
             if option.bound >= shortest:
                 break
-            self._tell(f"looking at {option.degrees}", 0.2 + 0.4 * number / len(options), shortest)
+            self._tell(f"looking at {option.degrees}", 0.2 + 0.4 * number / min(len(options), _MOST), shortest)
             estimate = self._glance(option, share)
             if estimate < math.inf:
                 found[option] = estimate

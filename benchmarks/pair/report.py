@@ -10,9 +10,9 @@ __all__ = ["table"]
 
 _HEADERS = (
     "blocks",
-    "times",
     "routing",
     "graph",
+    "times",
     "order",
     "ms",
     "spread",
@@ -21,6 +21,11 @@ _HEADERS = (
     "ms/bound",
     "of sequential",
     "hidden, simulated",
+)
+_OF_CASES = 3  # so many columns are left out where all cases have the same: the lines before the table say it
+_LEGEND = (
+    "spread: fastest to slowest round, ms; simulated: ms; ms/bound: over the lower bound;\n"
+    "of sequential: over the same graphs one after the other; hidden: share of the communication"
 )
 _NETWORKS = {
     "namespaces": "network namespaces, one rate-limited medium",
@@ -45,7 +50,12 @@ def table(results: list[dict[str, Any]]) -> str:
             f"{label_of(result)}: {times}; {_loads(result)}; {equal}"
         )
         rows += _rows(result)
-    return "\n".join([*lines, "", tabulate(rows, headers=_HEADERS, disable_numparse=True, colalign=("right",) * 2)])
+    columns = [
+        column for column in range(len(_HEADERS)) if column >= _OF_CASES or len({row[column] for row in rows}) > 1
+    ]
+    shown = [[row[column] for column in columns] for row in rows]
+    heads = [_HEADERS[column] for column in columns]
+    return "\n".join([*lines, "", tabulate(shown, headers=heads, disable_numparse=True), _LEGEND])
 
 
 def _loads(result: dict[str, Any]) -> str:
@@ -70,9 +80,9 @@ def _rows(result: dict[str, Any]) -> list[tuple[Any, ...]]:
     return [
         (
             case["blocks"],
-            label_of(result),
             routing_text(case),
             graph_text(case),
+            label_of(result),
             row["name"],
             milliseconds(row["measured_s"]),
             f"{milliseconds(row['fastest_s'])}-{milliseconds(row['slowest_s'])}",

@@ -161,6 +161,9 @@ def report(name: str, profiles: list[Profile]) -> str:
     """A picture of the step, and for every rank the share of computing, the idle share, and what it kept."""
     seconds, ranks = length(profiles), len(profiles)
     lines = [f"{name}: {1e3 * seconds:.0f} ms for a step, paced", *picture(profiles)]
+    lines.append(
+        "digits: the forward of that microbatch; letters: the backward of microbatch 0 (a), 1 (b), ...; . idle"
+    )
     for number, profile in enumerate(profiles):
         share = profile.computing / seconds
         lines.append(

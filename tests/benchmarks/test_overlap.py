@@ -119,6 +119,22 @@ def test_a_case_survives_its_text_form() -> None:
     assert Case.from_json(case.to_json()) == case
 
 
+def test_what_all_cases_share_is_no_column_of_the_table() -> None:
+    result = _result(True, list=1.2)
+    result |= {
+        "cores": 2,
+        "expert_loads": [[1, 1]],
+        "bitwise_equal": True,
+        "computation_s": 1.0,
+        "communication_s": 1.0,
+    }
+    for row in result["rows"]:
+        row.setdefault("hidden_share", None)
+    other = {**result, "case": {**result["case"], "blocks": 4}}
+    assert table([result]).splitlines()[2].split()[:2] == ["times", "order"]
+    assert table([result, other]).splitlines()[3].split()[:3] == ["blocks", "times", "order"]
+
+
 def test_wrong_results_are_shown_in_the_table() -> None:
     case = json.loads(Case().to_json())
     row = {

@@ -167,7 +167,9 @@ def test_doctor_names_what_is_there_and_what_is_missing(annopipe: Callable[..., 
     found = {finding["what"]: finding for finding in json.loads(annopipe("doctor", "--json").stdout)}
     assert found["python"]["ok"]
     assert {"torch", "gloo", "rate-limited network", "GPU", "NCCL"} <= set(found)
-    assert "python" in annopipe("doctor").stdout
+    lines = annopipe("doctor").stdout.splitlines()
+    assert lines[0].split() == ["what", "there", "detail"]
+    assert lines[2].startswith("python")
 
 
 def test_unknown_command_is_refused(annopipe: Callable[..., Result]) -> None:

@@ -1,11 +1,16 @@
 """``annopipe tune``: the table, the account, the files, and what it refuses."""
 
+import dataclasses
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import annopipe as ap
+from annopipe.cli import tuned
+from annopipe.tuning.degrees import Degrees
 from annopipe.tuning.run_config import RunConfig
 from annopipe.workloads.shipped import MODELS
 from tests.cli.running import Result
@@ -39,9 +44,20 @@ def test_the_best_comes_first_and_the_library_is_named(tune: Run) -> None:
     assert lines[0].startswith("head: 3 ranks, 6 microbatches, bound ")
     assert "of the bound" in lines[2]
     assert sum("(library)" in line for line in lines) == 1
-    assert any(line.startswith("layers of the best one's stages: 0-") for line in lines)
+    assert any(re.match(r"layers of the best one's stages: 0(-\d+)? on rank", line) for line in lines)
+    assert "units of the file" in lines[0]
+    assert not re.search(r"\de-\d", result.stdout)  # what is left of differences is no time
     assert lines[-1].startswith("the step")
     assert lines[-1].endswith("x")
+
+
+def test_times_of_a_model_have_units() -> None:
+    found = ap.tune(ap.Workload((ap.Layer(F=1e-3, I=1e-3, W=1e-3, activation=2e9),) * 2, 2, 4), effort=2000, workers=1)
+    of_a_model = [dataclasses.replace(candidate, degrees=Degrees(2)) for candidate in found]
+    printed = "\n".join(tuned.lines(of_a_model, of_a_model[-1]))
+    assert "ms" in printed.splitlines()[0]
+    assert re.search(r"\d GB\b", printed)
+    assert "units of the file" not in printed
 
 
 def test_json_has_the_account_and_the_stages(tune: Run) -> None:

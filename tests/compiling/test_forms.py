@@ -41,8 +41,8 @@ def test_layers_that_are_alike_have_one_form() -> None:
     _, bounds = interpreting(graph)
     forms = {bound.stretch.region: bound.form for bound in bounds if bound.stretch.region.startswith("layer")}
     assert forms["layer1"] == forms["layer2"]  # though their sizes are other symbols
-    assert [value.get("shape") for value in json.loads(forms["layer1"])["inputs"][:2]] == [["s0", WIDTH], ["s1"]]
-    assert [value.get("shape") for value in json.loads(forms["layer0"])["inputs"][:2]] == [[9, WIDTH], ["s0"]]
+    assert [value.get("shape") for value in json.loads(forms["layer1"])["inputs"][:2]] == [["s0", WIDTH], ["s1", 1]]
+    assert [value.get("shape") for value in json.loads(forms["layer0"])["inputs"][:2]] == [[9, WIDTH], ["s0", 1]]
 
 
 def test_every_symbol_of_an_input_is_an_input() -> None:

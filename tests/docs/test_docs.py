@@ -21,6 +21,7 @@ from tools.pages import Block, blocks, commands, matches, run_python
 ROOT = DOCS.parent
 GALLERY = DOCS / "schedule_gallery.md"
 FOUND = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("how_to/*.md"))]
+OTHERS = [ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "examples" / "from_scratch" / "README.md"]
 PAGES = {path.relative_to(DOCS if path.is_relative_to(DOCS) else ROOT).as_posix(): path for path in FOUND}
 
 
@@ -123,16 +124,22 @@ def test_every_schedule_of_the_gallery_has_its_picture():
     assert sum(path.stat().st_size for path in IMAGES.iterdir()) < 1_000_000
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_links_lead_somewhere(name):
-    for target in re.findall(r"\]\(([^)\s]+)\)", text_of(name)):
+@pytest.mark.parametrize("page", [*FOUND, *OTHERS], ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
         if target.startswith("http"):
             continue
         path, _, anchor = target.partition("#")
-        page = PAGES[name].parent / path if path else PAGES[name]
-        assert page.exists(), target
+        there = page.parent / path if path else page
+        assert there.exists(), target
         if anchor:
-            assert anchor in anchors(page), target
+            assert anchor in anchors(there), target
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_are_of_the_markdown_that_the_site_and_github_both_know(name):
+    assert not re.search("^: ", text_of(name), re.MULTILINE)  # a list of definitions
+    assert "\n\n\n" not in re.sub(r"```.*?```", "code", text_of(name), flags=re.DOTALL)
 
 
 def anchors(page: Path) -> set[str]:

@@ -56,6 +56,8 @@ class Shifter:
         self._problem, self._links = problem, _Links.of(problem)
         self._numbers = [*self._links.rank_of]
         self._change = [take - give for take, give in zip(problem.takes, problem.gives, strict=True)]
+        # What an action adds to the memory while it runs or for good: an I may keep more than it gives back.
+        self._most = [*map(max, problem.takes, self._change)]
 
     def later(self, plan: Plan, end: float, rng: random.Random, noise: float) -> None:
         """Move everything to the latest place before an end, then all times back so that the first begins at 0."""
@@ -85,8 +87,8 @@ class Shifter:
 
     def _earlier(self, plan: Plan, number: int, ready: float) -> None:
         order, place, held = self._place(plan, number, taking=True)
-        begins, durations, takes = plan.begins, self._problem.durations, self._problem.takes
-        room = self._problem.room[self._links.rank_of[number]] - self._most(number)
+        begins, durations, most = plan.begins, self._problem.durations, self._most
+        room = self._problem.room[self._links.rank_of[number]] - most[number]
         own, best, target = durations[number], begins[number], place
         gap_end, step = best + own, place
         while True:
@@ -99,19 +101,19 @@ class Shifter:
                 break
             if held is not None:  # with this action before it, does the previous one still have room?
                 held -= self._change[previous]
-                if held + takes[previous] > room:
+                if held + most[previous] > room:
                     break
             gap_end, step = begins[previous], step - 1
         self._put(plan, order, place, target, best)
 
     def _later(self, plan: Plan, number: int, due: float, end: float) -> None:
         order, place, held = self._place(plan, number, taking=False)
-        begins, durations, takes = plan.begins, self._problem.durations, self._problem.takes
+        begins, durations, most = plan.begins, self._problem.durations, self._most
         room = self._problem.room[self._links.rank_of[number]]
         own, best, target = durations[number], begins[number], place
         gap_begin, step = best, place
         if held is not None:
-            held += takes[number]
+            held += self._problem.takes[number]
         while True:
             following = order[step + 1] if step + 1 < len(order) else -1
             free = begins[following] if following >= 0 else end
@@ -121,7 +123,7 @@ class Shifter:
             if following < 0 or free >= due - _ROUNDING:
                 break
             if held is not None:  # as long as this action has given nothing back, does the following one have room?
-                if held + takes[following] > room:
+                if held + most[following] > room:
                     break
                 held += self._change[following]
             gap_begin, step = begins[following] + durations[following], step + 1
@@ -132,14 +134,10 @@ class Shifter:
         rank = self._links.rank_of[number]
         order = plan.orders[rank]
         place = order.index(number)
-        matters = self._most(number) if taking else self._problem.gives[number]
+        matters = self._most[number] if taking else self._problem.gives[number]
         if self._problem.room[rank] == _NO_LIMIT or matters <= 0.0:
             return order, place, None
         return order, place, sum(map(self._change.__getitem__, order[:place]))
-
-    def _most(self, number: int) -> float:
-        """What an action adds to the memory while it runs or for good: an I may keep more than it gives back."""
-        return max(self._problem.takes[number], self._change[number])
 
     @staticmethod
     def _put(plan: Plan, order: list[int], place: int, target: int, begin: float) -> None:

@@ -66,6 +66,16 @@ def test_what_is_moved_is_a_whole_step_within_the_memory_and_no_longer(
     assert found.makespan <= before.makespan * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_backward_input_that_keeps_more_than_it_gives_back_has_room(seed: int) -> None:
+    costs = table(F=0.5, I=1.5, W=1.0, send=1.0, latency=0.5, kept_for_weight=1.4)
+    before = schedule("zbv", ranks=4, microbatches=8)
+    memory = max(before.simulated(costs).peaks)
+    problem = Problem.of(before, costs, memory)
+    found = shortened(problem, seed=seed, effort=3_000)
+    problem.schedule(joined(problem, found.orders, found.makespan)).check(memory=memory, costs=costs)
+
+
 @settings(max_examples=25, deadline=None)
 @given(SCHEDULES, COSTS, st.integers(0, 3))
 def test_shifting_without_variation_never_makes_a_step_without_queues_longer(
