@@ -24,6 +24,8 @@ def library_trials(work: Workload, *, copies: int = 2) -> list[Trial]:
 
     copies: 1 leaves out schedules with two copies of the model.
     """
+    if work.batch_wide and not work.towers:
+        return []  # the library's schedules of a chain begin with backwards before all forwards are done
     found = []
     for rules in _rules(work):
         try:

@@ -65,6 +65,7 @@ class DegreeSearch:
         self._seed, self._effort, self._copies, self._workers = seed, effort, copies, workers
         self._report, self._looked_at = report, 0
         self._why: dict[Degrees, str] = {}
+        self._without_layers = "none of the schedules tried can be run"
 
     def run(self, options: Sequence[Degrees], best: int) -> list[Candidate]:
         """Candidates of the degrees that were searched, the shortest step first; the library's best comes last.
@@ -80,7 +81,7 @@ class DegreeSearch:
             if not found or option.bound < min(each.step for each in found):
                 found += self._searched(option, best)
         if not found:
-            why = next(iter(self._why.values()), "none of the schedules tried can be run")
+            why = next(iter(self._why.values()), self._without_layers)
             raise CostError(f"{self._work.name} on {self._cluster.devices} devices: no degrees fit; {why}")
         found.sort(key=lambda each: each.step)
         of_library = [each for each in found if each.trial.rules.library][:1]
@@ -96,7 +97,9 @@ class DegreeSearch:
                 continue  # what does not fit does not fit with larger microbatches
             model = self._work.price(self._cluster.hardware, degrees.expert, degrees.microbatch_size)
             if len(model.all_layers) < degrees.ranks:
-                continue  # a rank without a layer
+                least = f"{len(model.all_layers)} layers are fewer than {degrees.ranks} ranks: take fewer ranks"
+                self._without_layers = f"{degrees}: {least}"
+                continue
             try:
                 work = self._work.at(self._cluster, degrees, self._memory)
             except CostError as error:

@@ -7,6 +7,7 @@ work that cannot be cut into equal parts is equal in pairs of ranks.
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from annopipe.scheduling import placement
 from annopipe.scheduling.placement import Placement
@@ -23,7 +24,12 @@ def families(work: Workload, *, copies: int = 2) -> list[Family]:
 
     copies: 1 leaves out placements with two copies of the model.
     """
-    found = list(_of_towers(work) if work.towers else _of_chain(work.ranks, copies))
+    if work.towers:
+        found = list(_of_towers(work))
+    elif work.batch_wide:  # the loss needs all forwards of one copy
+        found = [_whole_batch(family) for family in _of_chain(work.ranks, copies=1)]
+    else:
+        found = list(_of_chain(work.ranks, copies))
     return [family for family in found if family.fits(work)] or [_in_a_row(work)]
 
 
@@ -50,6 +56,11 @@ def _of_chain(ranks: int, copies: int) -> Iterator[Family]:
     for chain in chains:
         for mirror in _mirrors(ranks):
             yield Family.of_chain(in_two_copies(chain, mirror))
+
+
+def _whole_batch(family: Family) -> Family:
+    """The same, whose last stage begins its backwards when all its forwards have ended."""
+    return replace(family, placement=replace(family.placement, batch_wide=frozenset(family.placement.output_stages)))
 
 
 def _mirrors(ranks: int) -> list[list[int]]:

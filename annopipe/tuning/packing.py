@@ -37,7 +37,7 @@ def packed_time(weights: Sequence[float], late: Sequence[float], speeds: Sequenc
             high = middle
         else:
             low = middle
-    return float(f"{high:.8g}") if math.isclose(float(f"{high:.8g}"), high, rel_tol=10 * _ROUNDING) else low
+    return float(f"{high:.8g}") if math.isclose(float(f"{high:.8g}"), high, rel_tol=1.5 * _ROUNDING) else low
 
 
 def _merged(weights: Sequence[float]) -> Counter[float]:

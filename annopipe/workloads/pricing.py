@@ -1,6 +1,7 @@
 """From the modules of a model to what its layers take and keep: each traced without memory, and priced by roofline."""
 
 import functools
+import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -74,8 +75,7 @@ def priced(
     >>> len(found.layers), found.layers[1].shared.elements, found.layers[1].output_bytes
     (3, 72, 128.0)
     """
-    if unknown := sorted({"graph", "hardware"} & set(options or {})):
-        raise CostError(f"options has {unknown[0]!r}, which is set already: give other arguments of ap.costs.roofline")
+    _check_options(options)
     chosen = {"fused": True, **(options or {})}
     price = functools.partial(roofline, hardware=hardware, **chosen)
     tracer = _Tracer(model.is_expert, price, recompute, {} if known is None else known)
@@ -89,6 +89,14 @@ def priced(
     layers, _ = tracer.chain(model.layers, first, model.loss_fn, model.target)
     tracer.check_regions()
     return PricedModel(layers, tuple(towers), model.batch_wide)
+
+
+def _check_options(options: Mapping[str, Any] | None) -> None:
+    if options is not None and not isinstance(options, Mapping):
+        raise CostError(f"options is {options!r}: give arguments of ap.costs.roofline, by name")
+    known = [name for name in inspect.signature(roofline).parameters if name not in ("graph", "hardware")]
+    if unknown := sorted(set(options or ()) - set(known)):
+        raise CostError(f"options has {unknown[0]!r}: give other arguments of ap.costs.roofline: {', '.join(known)}")
 
 
 class _Tracer:

@@ -156,3 +156,17 @@ def test_a_table_takes_the_memory_of_a_cluster_when_it_has_none() -> None:
     assert max(ap.tune(work, CLUSTER, effort=2_000, workers=1)[0].timeline.peaks) <= 200e6
     roomy = dataclasses.replace(work, memory=1e9)
     assert ap.tune(roomy, CLUSTER, effort=2_000, workers=1)[0].work.memory == 1e9
+
+
+def test_a_model_with_fewer_layers_than_ranks_is_refused_for_that() -> None:
+    cluster = ap.Cluster(16, HARDWARE, 200e6)
+    with pytest.raises(
+        ap.CostError, match="no degrees fit; PP 16 x DP 1.*: 8 layers are fewer than 16 ranks: take fewer"
+    ):
+        ap.tune(MODEL, cluster, ranks=16, effort=200, workers=1)
+
+
+@pytest.mark.parametrize("options", [{"microbatch_size": 0}, {"ranks": "2"}, {"data": True}], ids=str)
+def test_degrees_that_are_no_counts_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ap.CostError, match="give a whole number, 1 or more, or None to search it"):
+        ap.tune(MODEL, CLUSTER, effort=200, workers=1, **options)

@@ -61,6 +61,17 @@ def test_the_sum_of_gradients_counts_when_candidates_are_ranked() -> None:
     assert all(candidate.step >= candidate.bound for candidate in found)
 
 
+def test_a_loss_over_the_whole_batch_has_all_forwards_before_it_in_a_chain_too() -> None:
+    work = replace(HEAD, batch_wide=True)
+    for candidate in tune(work, effort=2_000, workers=1):
+        placement = candidate.schedule.placement
+        (last,) = placement.output_stages
+        texts = candidate.schedule.programs.texts()[placement.rank_of[last]]
+        kinds = [text.strip("0123456789")[:1] for text in texts if text.startswith(f"{last}")]
+        assert "F" not in kinds[work.microbatches :]
+        assert candidate.step >= candidate.bound * (1 - 1e-9)
+
+
 @pytest.mark.parametrize("ranks", [2, 4, 6])
 @pytest.mark.parametrize("lengths", [(1, 1), (1, 3), (1, 1, 1, 1)], ids=str)
 def test_towers_with_fewer_layers_than_ranks_have_schedules(ranks: int, lengths: tuple[int, ...]) -> None:

@@ -145,7 +145,12 @@ class _Chosen(nn.Module):
     [
         (ModelLayers([_Chosen()], (torch.ones(3),)), {}, r"_Chosen returns a tensor of shape .* depends on data"),
         (ModelLayers([nn.Linear(2, 2)], (torch.ones(1, 2),)), {"recompute": "mlp"}, "no layer runs in a region 'mlp'"),
-        (ModelLayers([nn.Linear(2, 2)], (torch.ones(1, 2),)), {"options": {"hardware": "a100"}}, "'hardware', which"),
+        (
+            ModelLayers([nn.Linear(2, 2)], (torch.ones(1, 2),)),
+            {"options": {"hardware": 1}},
+            "'hardware': give other arguments of ap.costs.roofline",
+        ),
+        (ModelLayers([nn.Linear(2, 2)], (torch.ones(1, 2),)), {"options": {"foo": 1}}, "'foo': give other arguments"),
     ],
 )
 def test_what_cannot_be_priced_is_refused(model: ModelLayers, more: dict[str, object], message: str) -> None:
