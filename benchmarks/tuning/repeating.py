@@ -31,7 +31,7 @@ def repeating_step(work: Workload, *, copies: int = 2) -> float:
 
     >>> from annopipe.tuning.layers import Layer
     >>> repeating_step(Workload((Layer(1.0, 1.0, 1.0),) * 4, ranks=2, microbatches=8))
-    50.0
+    48.0
     """
     if work.batch_wide:
         return math.inf
