@@ -14,6 +14,7 @@ A processor has one queue: there the order is all there is.
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -103,6 +104,9 @@ class Streams(Protocol):
     def lend(self, value: torch.Tensor, name: str) -> None:
         """A stream uses memory that another one has allocated: it must not be given away before that is done."""
 
+    def around(self) -> AbstractContextManager[None]:
+        """What the graph runs in."""
+
 
 class CudaStreams:
     """Streams of a CUDA device, made when they are first used."""
@@ -161,9 +165,10 @@ def with_stream_calls(graph: StageGraph, plan: StreamPlan, streams: Streams) -> 
     with copy.graph.inserting_before(next(iter(copy.graph.nodes))):
         handle = copy.graph.get_attr(_HANDLE)
     _Calls(copy.graph, handle, plan, made_on).insert(nodes)
-    around = streams.around if isinstance(streams, CudaStreams) else graph.around
     attributes = {**copy.attributes, _HANDLE: streams}
-    return StageGraph(copy.graph, copy.inputs, copy.outputs, attributes=attributes, guards=copy.guards, around=around)
+    return StageGraph(
+        copy.graph, copy.inputs, copy.outputs, attributes=attributes, guards=copy.guards, around=streams.around
+    )
 
 
 class _Calls:
@@ -176,8 +181,7 @@ class _Calls:
     def insert(self, nodes: Sequence[fx.Node]) -> None:
         """All of them, around nodes in the order of issue."""
         plan, current, output = self._plan, "", self._graph.output_node()
-        first = next(iter(nodes), output)
-        self._call(first, "begin")
+        self._call(next(iter(nodes), output), "begin")
         for position, node in enumerate(nodes):
             name = plan.names[position]
             if name != current:
@@ -187,8 +191,7 @@ class _Calls:
                 self._call(node, "wait", event)
             self._lend(node, node.all_input_nodes, name)
             if position in plan.recorded:
-                following = node.next
-                self._call(following, "record", position)
+                self._call(node.next, "record", position)
         if current:
             self._call(output, "switch", "")
         for event in plan.joins:
