@@ -21,6 +21,34 @@ def test_every_case_holds(tmp_path, monkeypatch):
     check_cases("compiled_cases", 2)
 
 
+# With all graphs in stretches, but without the compiler: what stages, lanes and schedules do to graphs is the same.
+STRETCHED = {
+    ("nano_cases", 1): ("warm_up_and_cool_down_in_nano_batches_train_as_the_unsplit_model",),
+    ("boundary_cases", 1): (
+        "gradients_are_those_of_the_unsplit_model_whatever_is_computed_again",
+        "evaluation_computes_nothing_again",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("program", "ranks"), STRETCHED)
+def test_some_cases_hold_in_stretches(program, ranks):
+    check_cases("stretched", ranks, [program, *STRETCHED[program, ranks]])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("program", "ranks"),
+    [
+        *(("nano_cases", 2), ("boundary_cases", 2), ("attach_cases", 2), ("shape_cases", 2), ("state_cases", 2)),
+        *(("sharded_cases", 2), ("parallel_cases", 2), ("expert_cases", 4)),
+    ],
+)
+def test_every_case_holds_in_stretches(program, ranks):
+    check_cases("stretched", ranks, [program])
+
+
 def test_other_ways_to_compile_are_refused_by_name():
     schedule = ap.schedule("gpipe", ranks=1, microbatches=2)
     with pytest.raises(
