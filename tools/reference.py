@@ -38,6 +38,7 @@ PAGES = {
     "scheduling": ("schedules", "Schedules", "Which rank runs what, in which order; the guide is :doc:`/schedules`."),
     "tuning": ("tuning", "Tuning", "The search for a schedule; the guide is :doc:`/tuning`."),
     "pipeline": ("pipeline", "Training", "Run stages under a schedule; the guide is :doc:`/pipeline`."),
+    "capturing": ("compiling", "Compiling", "Graphs compiled by Inductor, region by region."),
     "compiling": ("compiling", "Compiling", "Graphs compiled by Inductor, region by region."),
     "kernels": ("kernels", "Kernels", "Operators on rows grouped by expert, ``annopipe.kernels``."),
     "errors": ("errors", "Errors", "What annopipe raises on purpose; :doc:`/troubleshooting` goes by what they say."),

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from annopipe.capturing.graphs import captured_device
 from annopipe.errors import PipelineError
 from annopipe.graphs.recompute_choice import RecomputeChoice
 from annopipe.ordering.registry import Policy, find
@@ -22,6 +23,7 @@ from annopipe.scheduling.schedule_class import Schedule
 
 __all__ = [
     "check_compile",
+    "check_cuda_graphs",
     "check_grad_mode",
     "check_inputs",
     "check_kinds",
@@ -147,6 +149,19 @@ def check_compile(given: object) -> None:
         raise PipelineError(
             f'compile={given!r}: give "inductor", which compiles what lies between communication, or None for graphs '
             "that run operation by operation"
+        )
+
+
+def check_cuda_graphs(given: object, modules: Iterable[nn.Module]) -> None:
+    """Raises PipelineError for what does not say whether to capture, and for stages that are not on a GPU."""
+    if not isinstance(given, bool):
+        raise PipelineError(f"cuda_graphs={given!r}: give True or False")
+    tensors = (tensor for module in modules for tensor in (*module.parameters(), *module.buffers()))
+    elsewhere = sorted({tensor.device.type for tensor in tensors} - {captured_device(), "meta"})
+    if given and elsewhere:
+        raise PipelineError(
+            f"cuda_graphs=True, and this rank's stages have tensors on {' and '.join(elsewhere)}: move them to a GPU "
+            "first, or leave cuda_graphs out"
         )
 
 
