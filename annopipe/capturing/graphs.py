@@ -114,10 +114,10 @@ def check_captured(graphs: Iterable[StageGraph]) -> None:
     """Raises GraphError when a graph does not run on a GPU."""
     for graph in graphs:
         devices = sorted({port.device for port in graph.inputs if port.device})
-        if captured_device() not in devices:
+        if devices and captured_device() not in devices:
             raise GraphError(
-                f"CUDA graphs run on a GPU, and this graph runs on {' and '.join(devices) or 'nothing'}: move the "
-                "module there before it is traced, or do not capture"
+                f"CUDA graphs run on a GPU, and this graph runs on {' and '.join(devices)}: move the module there "
+                "before it is traced, or do not capture"
             )
 
 

@@ -20,8 +20,7 @@ from annopipe.ordering.registry import Policy
 from annopipe.pipeline.calls.microbatch_calls import Call, cut_calls, split_calls
 from annopipe.pipeline.calls.microbatches import BatchDims
 from annopipe.pipeline.checks import (
-    check_compile,
-    check_cuda_graphs,
+    check_forms,
     check_inputs,
     check_kinds,
     check_loss,
@@ -137,8 +136,7 @@ class Pipeline:
         check_transport(schedule.placement, group)
         check_loss(loss_fn, timeout)
         check_nano_auxiliary(nano_auxiliary)
-        check_compile(compile)
-        check_cuda_graphs(cuda_graphs, modules.values())
+        check_forms(compile, cuda_graphs, modules.values())
         schedule.check()
         lowered = Schedule(with_messages(schedule.programs), schedule.name, schedule.operations)
         others = [plan_group] if plan_group is not None else []
