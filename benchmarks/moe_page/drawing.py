@@ -1,0 +1,112 @@
+"""Simulated steps as inline SVG: two lanes for each rank; what a rectangle is, the pointer on it says.
+
+Places are in per cent of the width, so that a wider drawing shows more and stretches no letters.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import groupby
+
+from annopipe.simulation.ranks.looks import Looks
+from annopipe.simulation.wording import seconds_text
+from benchmarks.moe_page.results import Bar
+
+__all__ = ["COLOURS", "MOST_BARS", "Drawing", "shown_bars"]
+
+MOST_BARS = 2000
+_HIGH, _THIN, _BETWEEN, _RANK_GAP = 16, 9, 2, 7  # pixels: the lane of computation, that of communication
+_AXIS, _TICKS = 22, 8
+_LANES = {"compute": (0, _HIGH), "communication": (_HIGH + _BETWEEN, _THIN)}
+_PITCH = _HIGH + _BETWEEN + _THIN + _RANK_GAP
+_KINDS = ("F", "B", "I", "W", "UNSHARD", "RESHARD", "REDUCE_GRAD")
+_OF_KIND = re.compile(rf"\d+({'|'.join(_KINDS)})(?:\d+)?(?:/\d+)?")
+# The colours of actions as in every picture of a schedule; what is no action has that of its lane.
+COLOURS = {**{kind: Looks(()).of(kind).colour for kind in _KINDS}, "compute": "#a9b4c2", "communication": "#cbb2e3"}
+
+
+def shown_bars(bars: Sequence[Bar]) -> tuple[list[Bar], float]:
+    """What is drawn of a step, by start, and up to when: all of it, or the beginning where it has too much.
+
+    >>> bars = [Bar(rank, "compute", float(t), t + 1.0, "F") for t in range(1500) for rank in range(2)]
+    >>> drawn, until = shown_bars(bars)
+    >>> len(drawn), until
+    (2000, 1000.0)
+    """
+    ordered = sorted(bars, key=lambda bar: (bar.start_s, bar.rank, bar.lane))
+    end = max((bar.end_s for bar in ordered), default=0.0)
+    if sum(len(_parts(bar)) for bar in ordered) <= MOST_BARS:
+        return ordered, end
+    drawn = 0
+    for number, bar in enumerate(ordered):
+        drawn += len(_parts(bar))
+        if drawn > MOST_BARS:
+            return ordered[:number], bar.start_s
+    return ordered, end
+
+
+def _parts(bar: Bar) -> list[str]:
+    """The colours of a bar, from its upper edge down: those of the actions in its label, or of its lane."""
+    kinds = [match[1] for match in _OF_KIND.finditer(bar.label)]
+    return kinds if bar.lane == "compute" and kinds else [bar.lane]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """The drawing of a step on a time axis that ends at `end_s`, which several may share."""
+
+    bars: Sequence[Bar]
+    end_s: float
+
+    @property
+    def ranks(self) -> list[int]:
+        """Those that do something, in order."""
+        return sorted({bar.rank for bar in self.bars})
+
+    def kinds(self) -> list[str]:
+        """The names of the colours that occur, in the order of the table of colours."""
+        found = {part for bar in self.bars for part in _parts(bar)}
+        return [name for name in COLOURS if name in found]
+
+    def svg(self, name: str) -> str:
+        """The names of the ranks, and beside them what scrolls."""
+        height = _PITCH * len(self.ranks)
+        ranks = "".join(f'<div style="height:{_PITCH}px">rank {rank}</div>' for rank in self.ranks)
+        return (
+            f'<div class="timeline"><div class="ranks">{ranks}</div><div class="scroll" tabindex="0">'
+            f'<svg role="img" aria-label="{escape(name)}" width="100%" height="{height + _AXIS}">'
+            f"{self._axis(height)}{self._rows()}</svg></div></div>\n"
+        )
+
+    def _axis(self, height: int) -> str:
+        found = []
+        for tick in range(_TICKS + 1):
+            x, anchor = 100 * tick / _TICKS, {0: "start", _TICKS: "end"}.get(tick, "middle")
+            time = seconds_text(self.end_s * tick / _TICKS)
+            found.append(
+                f'<line x1="{x:g}%" x2="{x:g}%" y1="0" y2="{height}"/>'
+                f'<text class="tick" x="{x:g}%" y="{height + 15}" text-anchor="{anchor}">{time}</text>'
+            )
+        return "".join(found)
+
+    def _rows(self) -> str:
+        ordered = sorted(self.bars, key=lambda bar: bar.rank)
+        found = []
+        for place, (_, those) in enumerate(groupby(ordered, key=lambda bar: bar.rank)):
+            top = place * _PITCH + _RANK_GAP / 2
+            found.append(f'<g transform="translate(0 {top:g})">{"".join(map(self._bar, those))}</g>')
+        return "\n".join(found)
+
+    def _bar(self, bar: Bar) -> str:
+        scale = 100 / (self.end_s or 1.0)
+        x, width = bar.start_s * scale, (min(bar.end_s, self.end_s) - bar.start_s) * scale
+        (top, height), parts = _LANES[bar.lane], _parts(bar)
+        each = height / len(parts)
+        boxes = "".join(
+            f'<rect class="k-{part}" x="{x:.5g}%" y="{top + number * each:.4g}" width="{width:.5g}%" '
+            f'height="{each:.4g}"/>'
+            for number, part in enumerate(parts)
+        )
+        took = f"{seconds_text(bar.end_s - bar.start_s)} from {seconds_text(bar.start_s)}"
+        return f"<g><title>{escape(bar.label)}\n{took}, rank {bar.rank}, {bar.lane}</title>{boxes}</g>"
