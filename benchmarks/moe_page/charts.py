@@ -121,7 +121,7 @@ class _Paper(Sheet):
         return max(value for value in values if value is not None)
 
     def _ticks(self, axes: Axes, length: float, end: float) -> None:
-        quantity, most = self._quantity, max(3, int(length / 1.2))
+        quantity, most = self._quantity, max(3, int(length / 0.9))
         locator = (
             MultipleLocator(2.0 ** ceil(log2(end / most)))
             if quantity.binary
@@ -138,24 +138,27 @@ class _Paper(Sheet):
         label = self.letters.clip(row.name, self._left - EDGE - 0.1, FONT)
         self.write(self._left - 0.1 - self.letters.width(label, FONT), upper - _PITCH / 2 - 0.045, label, FONT, INK)
         measured, simulated = quantity.of(row)
-        colour = RUNTIME_COLOURS[row.runtime]
+        colour, both = RUNTIME_COLOURS[row.runtime], None not in (measured, simulated)
+        first = top + (0.03 if both else (_PITCH - _BAR) / 2)
+        place, height = (first + _BAR, _THIN) if both else (first, _BAR)
         if measured is not None:
-            axes.broken_barh([(0.0, measured)], (top + 0.03, _BAR), facecolors=colour, zorder=2)
-        place = top + 0.03 + _BAR if measured is not None else top + (_PITCH - _BAR) / 2
-        height = _THIN if measured is not None else _BAR
+            axes.broken_barh([(0.0, measured)], (first, _BAR), facecolors=colour, zorder=2)
         if simulated is not None:
             look: dict[str, Any] = {"facecolors": "white", "edgecolors": colour, "hatch": "/////", "linewidth": 0.7}
             axes.broken_barh([(0.0, simulated)], (place, height), zorder=2, **look)
         spread = quantity.spread(row)
         if spread:
-            middle = top + 0.03 + _BAR / 2
-            axes.plot(spread, (middle, middle), "|-", color=INK, linewidth=1.2, markersize=6, zorder=4, clip_on=False)
+            middles = [first + _BAR / 2] * 2
+            axes.plot(spread, middles, "|-", color=INK, linewidth=1.2, markersize=6, zorder=4, clip_on=False)
         if quantity is STEP and row.predicted and row.predicted.bound_s:
             axes.plot([row.predicted.bound_s] * 2, (place - 0.02, place + height + 0.02), color=INK, lw=1.4, zorder=3)
         shown = measured if measured is not None else simulated
         if shown is not None:
-            x = self._left + (self.width - self._left - _RIGHT) * self._reach(row) / end + 0.1
-            self.write(x, upper - _PITCH / 2 - 0.045, quantity.text(shown), FONT, INK)
+            text = quantity.text(shown)
+            # A ground of its own: the line of the best eager step may run through it.
+            ground = {"facecolor": "white", "alpha": 0.85, "linewidth": 0, "pad": 0.8}
+            x = self._reach(row) + 0.1 * end / (self.width - self._left - _RIGHT)
+            axes.text(x, top + _PITCH / 2, text, size=FONT, color=INK, va="center", zorder=6, bbox=ground)
 
 
 def _eager_places(rows: Sequence[Row]) -> list[float]:

@@ -8,20 +8,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import groupby
+from math import floor, log10
 
 from annopipe.simulation.ranks.looks import Looks
 from annopipe.simulation.wording import seconds_text
 from benchmarks.moe_page.results import Bar
 
-__all__ = ["COLOURS", "MOST_BARS", "Drawing", "shown_bars"]
+__all__ = ["COLOURS", "MOST_BARS", "WORDS", "Drawing", "shown_bars"]
 
 MOST_BARS = 2000
 _HIGH, _THIN, _BETWEEN, _RANK_GAP = 16, 9, 2, 7  # pixels: the lane of computation, that of communication
-_AXIS, _TICKS = 22, 8
+_AXIS, _TICKS, _LAST_TICK = 22, 10, 97.0  # pixels, at most so many ticks, per cent
 _LANES = {"compute": (0, _HIGH), "communication": (_HIGH + _BETWEEN, _THIN)}
 _PITCH = _HIGH + _BETWEEN + _THIN + _RANK_GAP
 _KINDS = ("F", "B", "I", "W", "UNSHARD", "RESHARD", "REDUCE_GRAD")
 _OF_KIND = re.compile(rf"\d+({'|'.join(_KINDS)})(?:\d+)?(?:/\d+)?")
+WORDS = {
+    **{kind: Looks(()).of(kind).word for kind in _KINDS},
+    "compute": "computation",
+    "communication": "communication",
+}
 # The colours of actions as in every picture of a schedule; what is no action has that of its lane.
 COLOURS = {**{kind: Looks(()).of(kind).colour for kind in _KINDS}, "compute": "#a9b4c2", "communication": "#cbb2e3"}
 
@@ -42,8 +48,19 @@ def shown_bars(bars: Sequence[Bar]) -> tuple[list[Bar], float]:
     for number, bar in enumerate(ordered):
         drawn += len(_parts(bar))
         if drawn > MOST_BARS:
-            return ordered[:number], bar.start_s
+            begun = ordered[:number]
+            return begun, bar.start_s or max(each.end_s for each in begun)
     return ordered, end
+
+
+def _round_step(least: float) -> float:
+    """The smallest of 1, 2 and 5 times a power of ten that is not below the least.
+
+    >>> _round_step(0.03), _round_step(0.7)
+    (0.05, 1.0)
+    """
+    power = 10.0 ** floor(log10(least))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)
 
 
 def _parts(bar: Bar) -> list[str]:
@@ -81,12 +98,14 @@ class Drawing:
 
     def _axis(self, height: int) -> str:
         found = []
-        for tick in range(_TICKS + 1):
-            x, anchor = 100 * tick / _TICKS, {0: "start", _TICKS: "end"}.get(tick, "middle")
-            time = seconds_text(self.end_s * tick / _TICKS)
+        step = _round_step(self.end_s / _TICKS)
+        for tick in range(int(self.end_s / step * (1 + 1e-9)) + 1):
+            x = 100 * tick * step / self.end_s
+            anchor = "start" if not tick else "end" if x > _LAST_TICK else "middle"
             found.append(
-                f'<line x1="{x:g}%" x2="{x:g}%" y1="0" y2="{height}"/>'
-                f'<text class="tick" x="{x:g}%" y="{height + 15}" text-anchor="{anchor}">{time}</text>'
+                f'<line x1="{x:.5g}%" x2="{x:.5g}%" y1="0" y2="{height}"/>'
+                f'<text class="tick" x="{x:.5g}%" y="{height + 15}" text-anchor="{anchor}">'
+                f"{seconds_text(tick * step)}</text>"
             )
         return "".join(found)
 
@@ -99,7 +118,7 @@ class Drawing:
         return "\n".join(found)
 
     def _bar(self, bar: Bar) -> str:
-        scale = 100 / (self.end_s or 1.0)
+        scale = 100 / self.end_s
         x, width = bar.start_s * scale, (min(bar.end_s, self.end_s) - bar.start_s) * scale
         (top, height), parts = _LANES[bar.lane], _parts(bar)
         each = height / len(parts)

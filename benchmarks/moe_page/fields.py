@@ -1,6 +1,6 @@
 """Reading plain data whose makers are not trusted: each value knows where it stands, and says so if it is not fit."""
 
-import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +9,7 @@ from annopipe.errors import AnnopipeError
 __all__ = ["Field"]
 
 _LONGEST = 60  # letters of a value in a message
+_LARGEST = 1e300  # a number that is larger, in seconds or bytes, is damage
 
 
 class Field:
@@ -43,8 +44,9 @@ class Field:
         return [Field(each, f"{self.where}[{number}]") for number, each in enumerate(value)]
 
     def text(self) -> str:
-        """A text."""
-        return self.value if isinstance(self.value, str) else self._refuse("a text")
+        """A text that a file can hold; JSON can name halves of letters, which none can."""
+        fits = isinstance(self.value, str) and not re.search("[\ud800-\udfff]", self.value)
+        return self.value if fits else self._refuse("a text")
 
     def one_of(self, choices: Sequence[str]) -> str:
         """One of some texts."""
@@ -62,8 +64,8 @@ class Field:
     def number(self, *, above_zero: bool = False) -> float:
         """A finite number that is not negative."""
         value = self.value
-        fits = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        if not fits or value < 0 or (above_zero and not value):
+        fits = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= _LARGEST
+        if not fits or (above_zero and not value):
             self._refuse("a number above 0" if above_zero else "a number of at least 0")
         return float(value)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from annopipe.simulation.wording import seconds_text
 from benchmarks.moe_page.comparing import by_setting
-from benchmarks.moe_page.drawing import COLOURS, Drawing, shown_bars
+from benchmarks.moe_page.drawing import COLOURS, WORDS, Drawing, shown_bars
 from benchmarks.moe_page.quantities import QUANTITIES
 from benchmarks.moe_page.results import Results, Row, Setting
 from benchmarks.moe_page.tables import environment_table, headline_text, rows_table, talk_table
@@ -77,14 +77,15 @@ def _about(results: Results) -> str:
 
 
 def _configuration(name: str, rows: Sequence[Row], pictures: Sequence[Path]) -> str:
-    images = "".join(_image(path, name) for path in pictures)
+    first, *others = (_image(path, name) for path in pictures) if pictures else ("",)
+    more = f"<details><summary>more pictures</summary>\n{''.join(others)}</details>\n" if others else ""
     lacking = [
         quantity.title.lower()
         for quantity in QUANTITIES
         if all(value is None for row in rows for value in quantity.of(row))
     ]
     note = f'<p class="note">No row says: {"; ".join(lacking)}.</p>\n' if lacking else ""
-    return f"{images}{note}{rows_table(rows)}{_timelines(rows)}"
+    return f"{first}{rows_table(rows)}{more}{note}{_timelines(rows)}"
 
 
 def _image(path: Path, name: str) -> str:
@@ -109,7 +110,7 @@ def _timelines(rows: Sequence[Row]) -> str:
 def _timelines_of(setting: Setting, rows: Sequence[tuple[Row, Sequence]]) -> str:
     """Those of a setting have one time axis."""
     shown = [(row, bars, *shown_bars(bars)) for row, bars in rows]
-    end = max(until for *_, until in shown)
+    end = max(until for *_, until in shown) or 1.0
     found = [f"<h3>{escape(str(setting))}</h3>\n"]
     for row, bars, drawn, until in shown:
         whole = max(bar.end_s for bar in bars)
@@ -125,7 +126,7 @@ def _timelines_of(setting: Setting, rows: Sequence[tuple[Row, Sequence]]) -> str
 def _key(kinds: Sequence[str]) -> str:
     """A sample of each colour that occurs."""
     keys = [
-        f'<span class="key"><svg><rect class="k-{kind}" width="18" height="12"/></svg>{kind}</span>'
+        f'<span class="key"><svg><rect class="k-{kind}" width="18" height="12"/></svg>{WORDS[kind]}</span>'
         for kind in COLOURS
         if kind in kinds
     ]

@@ -93,8 +93,8 @@ class Row:
     @property
     def name(self) -> str:
         """What a line about the row begins with."""
-        parts = [f"{self.runtime} {self.schedule}", self.policy or ""]
-        parts += [f"{self.nano_batches} nano-batches" if self.nano_batches > 1 else "", "compiled" * self.compiled]
+        nano = f"{self.nano_batches} nano-batches" if self.nano_batches > 1 else ""
+        parts = (f"{self.runtime} {self.schedule}", nano, "compiled" * self.compiled, self.policy or "")
         return ", ".join(part for part in parts if part)
 
 
@@ -143,7 +143,12 @@ class Results:
         rows = tuple(_row(each) for each in whole["rows"].items())
         if not rows:
             raise AnnopipeError("the results have no rows: let `annopipe bench moe` finish at least one of them")
-        environment = whole["environment"].mapping()
+        environment = {
+            Field(name, "a name in environment").text(): Field(value, f"environment.{name}").text()
+            if isinstance(value, str)
+            else value
+            for name, value in whole["environment"].mapping().items()
+        }
         command = given.get("command", environment.get("command"))
         return cls(
             "" if command is None else Field(command, "command").text(),
