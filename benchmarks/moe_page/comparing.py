@@ -5,7 +5,7 @@ from math import inf
 
 from benchmarks.moe_page.results import Row, Setting
 
-__all__ = ["best_eager", "best_eager_simulated", "by_setting", "over_best_eager"]
+__all__ = ["best_eager", "best_eager_simulated", "by_setting", "most_telling", "over_best_eager"]
 
 
 def by_setting(rows: Iterable[Row]) -> dict[Setting, list[Row]]:
@@ -13,10 +13,7 @@ def by_setting(rows: Iterable[Row]) -> dict[Setting, list[Row]]:
     found: dict[Setting, list[Row]] = {}
     for row in rows:
         found.setdefault(row.setting, []).append(row)
-    return {
-        setting: sorted(those, key=lambda row: inf if row.step_s is None else row.step_s)
-        for setting, those in found.items()
-    }
+    return {setting: sorted(those, key=_step) for setting, those in found.items()}
 
 
 def best_eager(rows: Sequence[Row]) -> dict[str, float]:
@@ -44,3 +41,15 @@ def over_best_eager(row: Row, rows: Sequence[Row]) -> float | None:
         return None if best is None else best / row.measured.median_s
     best = best_eager_simulated(rows)
     return best / row.predicted.seconds if best is not None and row.predicted else None
+
+
+def most_telling(rows: Sequence[Row], most: int) -> list[Row]:
+    """At most so many rows, in their order: the fastest of each runtime, and then the fastest of all."""
+    ordered = sorted(rows, key=_step)
+    first = {row.runtime: row for row in reversed(ordered)}.values()
+    chosen = [*first, *(row for row in ordered if not any(row is each for each in first))][:most]
+    return [row for row in rows if any(row is each for each in chosen)]
+
+
+def _step(row: Row) -> float:
+    return inf if row.step_s is None else row.step_s

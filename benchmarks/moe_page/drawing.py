@@ -63,6 +63,10 @@ def _round_step(least: float) -> float:
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)
 
 
+def _lane_of(bar: Bar) -> tuple[int, str]:
+    return bar.rank, bar.lane
+
+
 def _parts(bar: Bar) -> list[str]:
     """The colours of a bar, from its upper edge down: those of the actions in its label, or of its lane."""
     kinds = [match[1] for match in _OF_KIND.finditer(bar.label)]
@@ -110,22 +114,21 @@ class Drawing:
         return "".join(found)
 
     def _rows(self) -> str:
-        ordered = sorted(self.bars, key=lambda bar: bar.rank)
+        places = {rank: place for place, rank in enumerate(self.ranks)}
         found = []
-        for place, (_, those) in enumerate(groupby(ordered, key=lambda bar: bar.rank)):
-            top = place * _PITCH + _RANK_GAP / 2
+        for (rank, lane), those in groupby(sorted(self.bars, key=_lane_of), key=_lane_of):
+            top = places[rank] * _PITCH + _RANK_GAP / 2 + _LANES[lane][0]
             found.append(f'<g transform="translate(0 {top:g})">{"".join(map(self._bar, those))}</g>')
         return "\n".join(found)
 
     def _bar(self, bar: Bar) -> str:
         scale = 100 / self.end_s
         x, width = bar.start_s * scale, (min(bar.end_s, self.end_s) - bar.start_s) * scale
-        (top, height), parts = _LANES[bar.lane], _parts(bar)
-        each = height / len(parts)
+        parts = _parts(bar)
+        each = _LANES[bar.lane][1] / len(parts)
         boxes = "".join(
-            f'<rect class="k-{part}" x="{x:.5g}%" y="{top + number * each:.4g}" width="{width:.5g}%" '
-            f'height="{each:.4g}"/>'
+            f'<rect class="k-{part}" x="{x:.5g}%" y="{number * each:.4g}" width="{width:.5g}%" height="{each:.4g}"/>'
             for number, part in enumerate(parts)
         )
         took = f"{seconds_text(bar.end_s - bar.start_s)} from {seconds_text(bar.start_s)}"
-        return f"<g><title>{escape(bar.label)}\n{took}, rank {bar.rank}, {bar.lane}</title>{boxes}</g>"
+        return f"<g><title>{escape(bar.label)}\n{took}</title>{boxes}</g>"

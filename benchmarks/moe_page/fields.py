@@ -36,6 +36,17 @@ class Field:
         """What has names."""
         return self.value if isinstance(self.value, Mapping) else self._refuse("a table of names and values")
 
+    def table(self) -> dict[str, Any]:
+        """What has names, with the texts in it checked."""
+        return {
+            name: each.text() if isinstance(each.value, str) else each.value for name, each in self.fields().items()
+        }
+
+    def fields(self) -> "dict[str, Field]":
+        """The values of what has names, which are texts."""
+        names = [Field(name, f"a name in {self.where}").text() for name in self.mapping()]
+        return {name: self[name] for name in names}
+
     def items(self, count: int | None = None) -> "list[Field]":
         """The values of a list, of `count` if given."""
         value = self.value

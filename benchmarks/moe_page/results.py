@@ -9,9 +9,10 @@ from statistics import median
 from typing import Any
 
 from annopipe.errors import AnnopipeError
+from benchmarks.moe_page.claims import Headline, TalkLine, headlines_of, talk_line_of
 from benchmarks.moe_page.fields import Field
 
-__all__ = ["Bar", "Headline", "Measured", "Predicted", "Results", "Row", "Setting", "TalkLine"]
+__all__ = ["Bar", "Measured", "Predicted", "Results", "Row", "Setting", "Settings"]
 
 _RUNTIMES = ("annopipe", "eager", "attached")
 _KINDS = ("paced", "measured", "emulated")
@@ -99,32 +100,27 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Headline:
-    """How many times as fast, asked and found, and the steps whose ratios lead there."""
+class Settings:
+    """What a configuration is, by name, and which rows it would have had but for a reason."""
 
-    asked: float
-    found: float
-    chain: tuple[tuple[str, float], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TalkLine:
-    """A published number beside what is found here; how says how."""
-
-    name: str
-    published: str
-    found: str
-    how: str
+    values: Mapping[str, Any]
+    left_out: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """A whole run."""
+    """A whole run.
+
+    Attributes:
+        settings: of each configuration, and what it leaves out, as far as the run says.
+    """
 
     command: str
+    interrupted: bool
     environment: Mapping[str, Any]
+    settings: Mapping[str, "Settings"]
     rows: tuple[Row, ...]
-    headline: Headline | None
+    headlines: tuple[Headline, ...]
     talk: tuple[TalkLine, ...]
 
     @classmethod
@@ -143,19 +139,16 @@ class Results:
         rows = tuple(_row(each) for each in whole["rows"].items())
         if not rows:
             raise AnnopipeError("the results have no rows: let `annopipe bench moe` finish at least one of them")
-        environment = {
-            Field(name, "a name in environment").text(): Field(value, f"environment.{name}").text()
-            if isinstance(value, str)
-            else value
-            for name, value in whole["environment"].mapping().items()
-        }
+        environment = whole["environment"].table()
         command = given.get("command", environment.get("command"))
         return cls(
             "" if command is None else Field(command, "command").text(),
+            "interrupted" in given and whole["interrupted"].flag(),
             {name: value for name, value in environment.items() if name != "command"},
+            {name: _settings(each) for name, each in whole["configs"].fields().items()} if "configs" in given else {},
             rows,
-            _headline(whole["headline"]) if given.get("headline") is not None else None,
-            tuple(_talk_line(each) for each in whole["talk"].items()),
+            headlines_of(whole),
+            tuple(talk_line_of(each) for each in whole["talk"].items()),
         )
 
     def configurations(self) -> dict[str, list[Row]]:
@@ -215,26 +208,7 @@ def _bar(field: Field) -> Bar:
     return bar
 
 
-def _headline(field: Field) -> Headline:
-    chain = [each.items(2) for each in field["chain"].items()]
-    return Headline(
-        field["asked"].number(above_zero=True),
-        field["found"].number(above_zero=True),
-        tuple((name.text(), ratio.number(above_zero=True)) for name, ratio in chain),
-    )
-
-
-def _talk_line(field: Field) -> TalkLine:
-    name, published, found, how = field.items(4)
-    return TalkLine(name.text(), _said(published), _said(found), how.text())
-
-
-def _said(field: Field) -> str:
-    """A ratio as a gain; a text as it is; nothing for nothing.
-
-    >>> _said(Field(1.7, "")), _said(Field("+70%", "")), _said(Field(None, ""))
-    ('+70%', '+70%', '')
-    """
-    if field.value is None or isinstance(field.value, str):
-        return field.value or ""
-    return f"{field.number(above_zero=True) - 1:+.0%}"
+def _settings(field: Field) -> Settings:
+    given = field.table()
+    left_out = tuple(each.text() for each in field["left_out"].items()) if "left_out" in given else ()
+    return Settings({name: value for name, value in given.items() if name != "left_out"}, left_out)

@@ -8,11 +8,12 @@ from operator import mul
 from typing import Any
 
 from annopipe.simulation.wording import seconds_text
+from benchmarks.moe_page.claims import Headline, TalkLine
 from benchmarks.moe_page.comparing import by_setting, over_best_eager
 from benchmarks.moe_page.quantities import QUANTITIES, STEP, Quantity
-from benchmarks.moe_page.results import Headline, Row, TalkLine
+from benchmarks.moe_page.results import Row
 
-__all__ = ["environment_table", "headline_text", "rows_table", "talk_table"]
+__all__ = ["headlines_text", "names_table", "rows_table", "talk_table"]
 
 _NAMED = ("PP", "EP", "DP", "skew", "runtime", "schedule", "policy", "nano-batches", "compiled")
 _STEP = ("kind", "rounds", "step", "spread", "simulated", "step/simulated", "bound", "over best eager")
@@ -83,15 +84,22 @@ def _text_class(name: str) -> str:
     return ' class="text"' if name in _TEXTS else ""
 
 
-def headline_text(headline: Headline | None) -> str:
+def headlines_text(headlines: Sequence[Headline]) -> str:
     """What was asked, what was found, and the chain of runs that leads there."""
-    if headline is None:
-        return "<p>There is no headline: the runs that it compares were not in this one, or not finished.</p>\n"
+    none = "<p>There is no headline: the runs that it compares were not in this one, or not finished.</p>\n"
+    return "".join(map(_headline, headlines)) or none
+
+
+def _headline(headline: Headline) -> str:
     met = headline.found >= headline.asked
     text = (
         f'<p class="headline {"met" if met else "missed"}"><b>{headline.found:.2f}x</b> '
         f"asked: at least {headline.asked:g}x; {'met' if met else 'not met'}</p>\n"
     )
+    if headline.about:
+        text += f"<p>{escape(headline.about)}</p>\n"
+    if headline.least is not None:
+        text += f'<p class="note">{headline.least:.2f}x by the rounds that are worst for it.</p>\n'
     if not headline.chain:
         return f"{text}<p>The run does not say where it comes from.</p>\n"
     products = list(accumulate((ratio for _, ratio in headline.chain), mul))
@@ -115,13 +123,11 @@ def talk_table(talk: Sequence[TalkLine]) -> str:
     return _table(("", "published", "here", "how"), lines)
 
 
-def environment_table(environment: Mapping[str, Any]) -> str:
+def names_table(named: Mapping[str, Any]) -> str:
     """Names and values; what is nested is written as JSON."""
-    if not environment:
-        return "<p>The run does not say where it ran.</p>\n"
     lines = (
         (escape(str(name)), escape(value if isinstance(value, str) else json.dumps(value, default=str)))
-        for name, value in environment.items()
+        for name, value in named.items()
     )
     return _table((), lines, "plain")
 

@@ -83,9 +83,9 @@ def test_what_is_missing_is_said() -> None:
         "No row says: step time; exposed communication, all ranks together; peak memory of a rank.",
     ):
         assert said in text
-    some = text_of(results())
-    assert "4 more rows" not in some
-    assert "3 more rows have no timeline" in some
+    assert "Timelines: those of 3 more rows were not kept." in text_of(results())
+    assert "was interrupted" not in text
+    assert "The run was interrupted" in text_of(results(interrupted=True))
 
 
 def test_the_headline_shows_its_chain_and_whether_it_is_met() -> None:
@@ -95,7 +95,30 @@ def test_the_headline_shows_its_chain_and_whether_it_is_met() -> None:
     less = text_of(results(headline={"asked": 1.5, "found": 1.4, "chain": [["graphs", 1.2]]}))
     assert "1.5x; not met" in less
     assert "multiply to 1.20x and not to the whole" in less
+    named = {"asked": 1.5, "found": 1.6, "chain": [], "config": "tiny", "of": "eager zbv", "by": "ours", "least": 1.4}
+    several = text_of(results(headlines=[named, {**named, "config": "medium"}]))
+    assert "<p>ours over eager zbv in tiny</p>" in several
+    assert "<p>ours over eager zbv in medium</p>" in several
+    assert "1.40x by the rounds that are worst for it" in several
     assert "does not say where it comes from" in text_of(results(headline={"asked": 1.5, "found": 1.4, "chain": []}))
+
+
+def test_a_configuration_says_what_it_is_and_what_it_leaves_out() -> None:
+    configs = {"tiny": {"kind": "paced", "rounds": 5, "left_out": ["policies of <zbv>: it has no pairs"]}}
+    text = text_of(results(configs=configs))
+    assert "<td>kind</td><td>paced</td>" in text
+    assert "<td>rounds</td><td>5</td>" in text
+    assert "<li>policies of &lt;zbv&gt;: it has no pairs</li>" in text
+    assert text.count("<summary>the configuration") == 1
+
+
+def test_the_most_telling_timelines_are_drawn_and_the_others_counted() -> None:
+    timeline = [[0, "compute", 0.0, 1.0, "mm"]]
+    ours = [row(f"s{number}", 1.0 + number, timeline=timeline) for number in range(9)]
+    eager = row("zbv", 100.0, runtime="eager", timeline=timeline)
+    text = text_of(results(*ours, eager))
+    assert re.findall(r'aria-label="([\w ]+), auto"', text) == [*(f"annopipe s{n}" for n in range(5)), "eager zbv"]
+    assert "Timelines: those of 4 more rows are not drawn." in text
 
 
 def test_published_numbers_stand_beside_those_found() -> None:
@@ -155,8 +178,8 @@ def test_a_timeline_has_two_lanes_a_rank_and_says_what_each_bar_is() -> None:
     assert "rank 0</div>" in text
     assert "rank 1</div>" in text
     assert "rank 2</div>" not in text
-    assert "<title>0F0\n1 ms from 0 s, rank 0, compute</title>" in text
-    assert "<title>dispatch of 0F0\n1 ms from 0 s, rank 0, communication</title>" in text
+    assert "<title>0F0\n1 ms from 0 s</title>" in text
+    assert "<title>dispatch of 0F0\n1 ms from 0 s</title>" in text
     assert 'class="key"><svg><rect class="k-F" width="18" height="12"/></svg>forward<' in text
     assert "cut:" not in text
 
