@@ -56,7 +56,7 @@ _BATCH, _SEQUENCE = 512, 4096
 @click.option(
     "--effort",
     type=click.IntRange(1),
-    help="How many actions are generated; more finds more.  [default: 800000, some 15 seconds on two cores]",
+    help="How many actions are generated; more finds more.  [default: 650000, 10 to 20 seconds on two cores]",
 )
 @click.option(
     "--copies",
