@@ -13,12 +13,13 @@ import annopipe as ap
 
 __all__ = ["EAGER_SCHEDULES", "Attach", "eager_step"]
 
+_OF_ONE_STAGE = {"gpipe": schedules.ScheduleGPipe, "1f1b": schedules.Schedule1F1B}
 _CLASSES = {
     "interleaved-1f1b": schedules.ScheduleInterleaved1F1B,
     "zbv": schedules.ScheduleZBVZeroBubble,
     "dualpipev": schedules.ScheduleDualPipeV,
 }
-EAGER_SCHEDULES = tuple(_CLASSES)
+EAGER_SCHEDULES = (*_OF_ONE_STAGE, *_CLASSES)
 Attach = Callable[[Any], Any]
 
 
@@ -47,7 +48,12 @@ def eager_step(
         pipelining.PipelineStage(module, stage, count, torch.device("cpu"), group=group)
         for stage, module in modules.items()
     ]
-    runtime = _CLASSES[name](stages, schedule.microbatches, loss_fn=loss_fn, scale_grads=False)
+    given = {"n_microbatches": schedule.microbatches, "loss_fn": loss_fn, "scale_grads": False}
+    runtime: Any
+    if name in _OF_ONE_STAGE:
+        runtime = _OF_ONE_STAGE[name](stages[0], **given)
+    else:
+        runtime = _CLASSES[name](stages, **given)
     if attach is not None:
         attach(runtime)
     inputs, target = batch
