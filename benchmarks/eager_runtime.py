@@ -48,12 +48,9 @@ def eager_step(
         pipelining.PipelineStage(module, stage, count, torch.device("cpu"), group=group)
         for stage, module in modules.items()
     ]
-    given = {"n_microbatches": schedule.microbatches, "loss_fn": loss_fn, "scale_grads": False}
-    runtime: Any
-    if name in _OF_ONE_STAGE:
-        runtime = _OF_ONE_STAGE[name](stages[0], **given)
-    else:
-        runtime = _CLASSES[name](stages, **given)
+    given: dict[str, Any] = {"n_microbatches": schedule.microbatches, "loss_fn": loss_fn, "scale_grads": False}
+    one = _OF_ONE_STAGE.get(name)
+    runtime: Any = _CLASSES[name](stages, **given) if one is None else one(stages[0], **given)
     if attach is not None:
         attach(runtime)
     inputs, target = batch

@@ -19,11 +19,13 @@ def copies_to(top_k: int, ranks: int, skew: float) -> tuple[int, ...]:
     >>> copies_to(64, 2, 1.0), copies_to(64, 2, 1.5), copies_to(8, 4, 2.0)
     ((32, 32), (48, 16), (4, 2, 1, 1))
 
-    Raises CostError where a rank would get none.
+    Raises CostError where copies cannot be shared evenly, or a rank would get none.
     """
+    if top_k % ranks:
+        raise CostError(f"top_k={top_k}: copies of a token on {ranks} expert ranks: give a multiple of {ranks}")
     busiest = round(top_k / ranks * skew)
     others, more = divmod(top_k - busiest, max(1, ranks - 1))
-    if busiest < 1 or (ranks > 1 and others < 1):
+    if busiest > top_k or (ranks > 1 and others < 1):
         raise CostError(
             f"skew={skew:g}: {top_k} copies of a token on {ranks} expert ranks leave a rank without any: give a skew "
             f"between 1 and {ranks - ranks * (ranks - 1) / top_k:g}, or a larger top_k"
@@ -96,7 +98,8 @@ class MoeCase:
             raise CostError("skew: routing is skewed in models whose computation is paced: give 1")
         if variant.skew < 1.0:
             raise CostError(f"skew={variant.skew:g}: give 1 for even routing, or more")
-        copies_to(self.top_k, self.expert_ranks, variant.skew)
+        if self.paced:
+            copies_to(self.top_k, self.expert_ranks, variant.skew)
 
     @property
     def ranks(self) -> int:

@@ -25,7 +25,7 @@ from benchmarks.moe.grid import Grid, grid
 from benchmarks.moe.report import report
 from benchmarks.moe.results import Results
 from benchmarks.moe.running import case_of, measure
-from benchmarks.moe.simulated import simulate
+from benchmarks.moe.simulated import check, simulate
 from benchmarks.moe.variant import EAGER
 
 __all__ = ["command", "run"]
@@ -61,7 +61,7 @@ def command(json_path: Path | None, **options: Any) -> None:
         found = results.plain()
         click.echo(report(found))
         if place is not None:
-            place.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            place.write_text(json.dumps(found) + "\n", encoding="utf-8")
     if results.interrupted:
         raise click.exceptions.Exit(_INTERRUPTED)
     if any(about.get("found", {}).get("gradients_differ") for about in found["configs"].values()):
@@ -72,6 +72,9 @@ def run(configs: Sequence[Config]) -> Results:
     """Run configurations one after the other; Ctrl-C ends it, and what is there stays."""
     grids = [(config, grid(config)) for config in configs]
     results = Results(grids)
+    for config, _ in grids:
+        if config.kind == "simulated":
+            check(config)
     cases = {config.name: case_of(config, results.rows(config)) for config, _ in grids if config.kind != "simulated"}
     with _bar(sum(_units(config, own) for config, own in grids)) as advance:
         try:

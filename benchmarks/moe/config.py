@@ -128,7 +128,9 @@ class Config:
         """
         known = [field.name for field in dataclasses.fields(cls) if field.name != "name"]
         refuse_unknown(table, known, f"configuration {name}", CostError)
-        given = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+        given: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
+        }
         cluster = given.get("cluster")
         if folder is not None and isinstance(cluster, Mapping) and isinstance(cluster.get("file"), str):
             given["cluster"] = {**cluster, "file": str(folder / cluster["file"])}
@@ -258,7 +260,10 @@ def _check_room(config: Config) -> None:
             raise config.error("[model] has no name: give one that annopipe tune --model knows")
         if config.attached:
             raise config.error("attached: nothing runs where kind is simulated; leave it out")
-        config.cluster_of()
+        try:
+            config.cluster_of()
+        except CostError as error:
+            raise error if str(error).startswith("configuration ") else config.error(str(error)) from error
         return
     kind = config.network.get("kind", "auto")
     if kind not in ("auto", *NETWORKS):

@@ -70,5 +70,5 @@ def _left_out(config: Config) -> Iterator[str]:
     if config.kind == "simulated":
         yield "eager: priced kernel by kernel, nothing fused; compiled: elementwise operations fused"
         yield "pairs that run apart take what sequential ones take: one row for both"
-    if config.eager and max(config.compile, default=False):
+    if config.eager and any(config.compile):
         yield "eager: not compiled"

@@ -38,8 +38,9 @@ def computed(x: Tensor, weight: Tensor, seconds: float) -> Tensor:
 class Paces:
     """What was measured of a paced model: a stretch of computation, and a transfer, of a whole microbatch.
 
-    asked_s: what a stretch asked for.  transfer_rows: how many rows this rank sent and got in a transfer.  latency_s: the part of a transfer
-    that does not depend on how many.  issue_s: what the thread spends to start a transfer, beside that.
+    asked_s: what a stretch asked for.  transfer_rows: how many rows this rank sent and got in a transfer.
+    latency_s: the part of a transfer that does not depend on how many.  issue_s: what the thread spends to start one,
+    beside that.
     in_flight: how many transfers of a group share its link.
     """
 

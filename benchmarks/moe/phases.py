@@ -5,6 +5,7 @@ from typing import Any
 
 from tabulate import tabulate
 
+from benchmarks.moe.tables import milliseconds
 from benchmarks.moe.variant import Variant
 
 __all__ = ["phase_tables"]
@@ -44,15 +45,15 @@ def _phase(name: str, phases: Sequence[Mapping[str, Any]]) -> list[str]:
     times = [
         cell
         for own in (before, after)
-        for cell in (_ms(own["measured_s"]), _ms(own["simulated_s"]), _ratio(own["measured_s"], own["simulated_s"]))
+        for cell in (
+            milliseconds(own["measured_s"]),
+            milliseconds(own["simulated_s"]),
+            _ratio(own["measured_s"], own["simulated_s"]),
+        )
     ]
     hidden = f"{1.0 - after['exposed_s'] / before['exposed_s']:.0%}" if before["exposed_s"] else ""
-    return [name, *times, _ms(before["exposed_s"]), _ms(after["exposed_s"]), hidden]
+    return [name, *times, milliseconds(before["exposed_s"]), milliseconds(after["exposed_s"]), hidden]
 
 
 def _ratio(measured_s: float, simulated_s: float) -> str:
     return f"{measured_s / simulated_s:.3f}" if simulated_s else ""
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.1f}"

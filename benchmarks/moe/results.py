@@ -10,7 +10,7 @@ from benchmarks.moe.config import Config
 from benchmarks.moe.grid import Grid
 from benchmarks.moe.headline import headlines
 from benchmarks.moe.talk import talk_rows
-from benchmarks.moe.variant import Variant
+from benchmarks.moe.variant import SEQUENTIAL, Variant
 
 __all__ = ["Results", "Rows"]
 
@@ -38,6 +38,12 @@ class Results:
         """Of a configuration, by variant, to be filled in."""
         return self._rows[config.name]
 
+    def _networks(self) -> dict[str, str]:
+        """What carried messages, by configuration."""
+        ran = {name: about["found"]["network"] for name, about in self.configs.items() if "found" in about}
+        rates = {name: self.configs[name]["network_rate_bytes_per_s"] for name in ran}
+        return {name: f"{kind}, {rates[name] / 1e6:g} MB/s for each expert group" for name, kind in ran.items()}
+
     def plain(self) -> dict[str, Any]:
         """Everything, as JSON can say it."""
         rows = [_finished(row) for own in self._rows.values() for row in own.values()]
@@ -45,7 +51,7 @@ class Results:
         found = headlines(rows, self.configs)
         return {
             "benchmark": "moe",
-            "environment": self.environment,
+            "environment": {**self.environment, "network": self._networks()},
             "interrupted": self.interrupted,
             "configs": self.configs,
             "rows": rows,
@@ -63,7 +69,6 @@ def _environment() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "load": round(os.getloadavg()[0], 2),
-        "network": {},
     }
 
 
@@ -101,7 +106,7 @@ def _finished(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _keep_timelines(rows: Sequence[dict[str, Any]]) -> None:
-    """Drop the timelines of all rows but the baselines and the winner of each configuration: files stay small."""
+    """Drop the timelines of all rows but eager ones, pairs that are reordered, and the winner: files stay small."""
     fastest: dict[str, dict[str, Any]] = {}
     for row in rows:
         if row["timeline"] is None or row["skew"] != 1.0:
@@ -110,6 +115,7 @@ def _keep_timelines(rows: Sequence[dict[str, Any]]) -> None:
         if row["predicted"]["seconds"] < best["predicted"]["seconds"]:
             fastest[row["config"]] = row
     for row in rows:
-        is_baseline = row["runtime"] == "eager" or (row["nano_batches"] == 1 and not row["compile"])
+        reordered = row["policy"] not in (None, SEQUENTIAL) and row["nano_batches"] == 1 and not row["compile"]
+        is_baseline = row["runtime"] == "eager" or reordered
         if row["skew"] != 1.0 or not (is_baseline or row is fastest.get(row["config"])):
             row["timeline"] = None

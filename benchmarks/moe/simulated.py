@@ -16,10 +16,17 @@ from benchmarks.moe.results import Rows
 from benchmarks.moe.timelines import predicted_row
 from benchmarks.moe.variant import SEQUENTIAL, Variant
 
-__all__ = ["in_sequence", "simulate"]
+__all__ = ["check", "in_sequence", "simulate"]
 
 _ROOMY = 1e12  # bytes: schedules are compared by time; their peaks are in the rows
 _NANO_EFFORT = 300_000
+
+
+def check(config: Config) -> None:
+    """Refuse a model that has no such name, and degrees that it cannot have, before anything is priced."""
+    size, copies = config.model.get("microbatch_size", 1), config.ep * config.dp
+    model = Workload.from_model(config.model["name"], batch=config.microbatches * size * copies)
+    model.degrees(config.cluster_of(), ranks=config.pp, data=copies, expert=config.ep, microbatch_size=size)
 
 
 def simulate(config: Config, rows: Rows, progress: Callable[[str], None]) -> None:

@@ -28,62 +28,47 @@ def talk_rows(rows: Rows, configs: Mapping[str, Mapping[str, Any]]) -> list[Talk
     return [
         *(row for name, about in configs.items() for row in _over_eager(rows, name, about)),
         *(row for name, about in configs.items() for row in _over_1f1b(rows, name, about)),
-        *(row for name, about in configs.items() for row in _compiled(rows, name, about)),
     ]
 
 
 def _over_eager(rows: Rows, config: str, about: Mapping[str, Any]) -> Iterator[TalkRow]:
-    if about["kind"] == "real":
-        return
-    compiled = about["kind"] == "simulated"
+    """Our graphs over the eager runtime; compiled where the model computes, or is priced as if it did."""
+    compiled = about["kind"] != "paced"
+    what = {
+        "paced": "the runtime and overlap, not compiled",
+        "real": "one pipeline rank, compiled for a processor",
+        "simulated": "fused and ordered over kernels that are not fused",
+    }[about["kind"]]
     for title, schedule, published in OVER_EAGER:
         ours = Variant("annopipe", schedule, "auto" if has_pairs(schedule) else None, compiled=compiled)
-        gain = _gain(rows, config, Variant("eager", schedule), ours)
-        if gain is not None:
-            how = (
-                "fused and ordered by auto over unfused kernels"
-                if compiled
-                else "the runtime and overlap, not compiled"
-            )
-            yield f"graphs over eager, {title}", published, gain, f"{config}, {_how(about)}: {schedule}, {how}"
+        if found := _gain(rows, config, Variant("eager", schedule), ours):
+            gain, how = found
+            yield f"graphs over eager, {title}", published, gain, f"{config}, {how}: {schedule}, {what}"
 
 
 def _over_1f1b(rows: Rows, config: str, about: Mapping[str, Any]) -> Iterator[TalkRow]:
+    """Schedules over 1F1B, both on our graphs; one pipeline rank has no bubble, and says nothing."""
     if about["kind"] == "real":
         return
     compiled = about["kind"] == "simulated"
     for title, schedules, published in OVER_1F1B:
         for schedule in schedules:
             ours = Variant("annopipe", schedule, "auto" if has_pairs(schedule) else None, compiled=compiled)
-            gain = _gain(rows, config, Variant("annopipe", "1f1b", compiled=compiled), ours)
-            if gain is not None:
-                yield f"passes over 1F1B, {title}", published, gain, f"{config}, {_how(about)}: {schedule}"
+            if found := _gain(rows, config, Variant("annopipe", "1f1b", compiled=compiled), ours):
+                gain, how = found
+                yield f"passes over 1F1B, {title}", published, gain, f"{config}, {how}: {schedule}"
 
 
-def _compiled(rows: Rows, config: str, about: Mapping[str, Any]) -> Iterator[TalkRow]:
-    """Compiled graphs beside the eager runtime, where the model computes."""
-    if about["kind"] != "real":
-        return
-    schedule = "dualpipev"
-    ours = Variant("annopipe", schedule, "auto", compiled=True)
-    gain = _gain(rows, config, Variant("eager", schedule), ours)
-    if gain is not None:
-        how = "one pipeline rank, compiled on a processor, ordered by auto"
-        yield "graphs over eager, DualPipe", OVER_EAGER[0][2], gain, f"{config}, {_how(about)}: {schedule}, {how}"
-
-
-def _how(about: Mapping[str, Any]) -> str:
-    return {"paced": "paced", "real": "measured", "simulated": "simulated"}[about["kind"]]
-
-
-def _gain(rows: Rows, config: str, slow: Variant, fast: Variant) -> float | None:
-    """The time of one over that of the other: measured where both are, else simulated where both are."""
-    both = [of_variant(rows, config, own) for own in (slow, fast)]
-    found = [row for row in both if row is not None]
-    if len(found) < len(both):
+def _gain(rows: Rows, config: str, slow: Variant, fast: Variant) -> tuple[float, str] | None:
+    """The time of one over that of the other, and how both are known: measured, or else simulated."""
+    found = [row for own in (slow, fast) if (row := of_variant(rows, config, own)) is not None]
+    if len(found) < 2:
         return None
     if all(row["measured"] is not None for row in found):
-        return median_s(found[0]) / median_s(found[1])
-    if all(row["measured"] is None and row["predicted"] is not None for row in found):
-        return float(found[0]["predicted"]["seconds"] / found[1]["predicted"]["seconds"])
-    return None
+        times = [row["measured"]["seconds"] for row in found]
+        apart = min(times[0]) > max(times[1]) or min(times[1]) > max(times[0])
+        kind = str(found[0]["measured"]["kind"])
+        return median_s(found[0]) / median_s(found[1]), kind if apart else f"{kind}, within the spread of the rounds"
+    if any(row["measured"] is not None or row["predicted"] is None for row in found):
+        return None
+    return found[0]["predicted"]["seconds"] / found[1]["predicted"]["seconds"], "simulated"

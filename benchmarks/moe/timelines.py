@@ -7,6 +7,7 @@ from annopipe.simulation.ranks.timeline import ScheduleTimeline
 
 __all__ = ["plain_timeline", "predicted_row"]
 
+_DIGITS = 7  # a tenth of a microsecond
 TimelineRow = tuple[int, str, float, float, str]
 
 
@@ -44,9 +45,13 @@ def predicted_row(
 
 def plain_timeline(timeline: ScheduleTimeline) -> list[TimelineRow]:
     """Rank, lane, start, end and label of every action, and of every message, on the rank that sends it."""
-    actions = [(span.rank, "compute", span.start, span.end, span.text) for spans in timeline.spans for span in spans]
+    actions = [
+        (span.rank, "compute", round(span.start, _DIGITS), round(span.end, _DIGITS), span.text)
+        for spans in timeline.spans
+        for span in spans
+    ]
     messages = [
-        (message.sender, "communication", message.start, message.arrival, message.text)
+        (message.sender, "communication", round(message.start, _DIGITS), round(message.arrival, _DIGITS), message.text)
         for message in timeline.messages
         if message.arrival > message.start
     ]

@@ -66,7 +66,8 @@ class Variant:
     def plain(self) -> dict[str, Any]:
         """As rows of a result say it."""
         found = dataclasses.asdict(self)
-        return {**found, "compile": found.pop("compiled")}
+        found["compile"] = found.pop("compiled")
+        return found
 
     @classmethod
     def from_plain(cls, row: Mapping[str, Any]) -> "Variant":

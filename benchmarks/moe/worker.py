@@ -16,8 +16,7 @@ import torch
 import torch.distributed as dist
 
 from annopipe.errors import AnnopipeError
-from annopipe.simulation.ranks.timeline import ScheduleTimeline
-from benchmarks.alternation import alternated, raise_priority
+from benchmarks.alternation import alternated, raise_priority, raise_to_real_time
 from benchmarks.launch import end_rank
 from benchmarks.moe.case import MoeCase
 from benchmarks.moe.gradients import Fingerprints, differing, fingerprints, gathered
@@ -69,6 +68,8 @@ def measure_case(case: MoeCase, groups: Groups) -> dict[str, Any]:
             }
         )
     )
+    if case.paced:
+        raise_to_real_time()  # from here on this rank waits, for the most part
     moments: dict[Variant, Moments] = {variant: [] for variant in ready}
     wrong = _alternated(ready, case.rounds, groups, moments)
     return {"gradients_differ": wrong, "nano_batches": [*_phases(ready, moments, case)]}
@@ -88,9 +89,7 @@ def _phases(ready: _All, moments: dict[Variant, Moments], case: MoeCase) -> list
         if variant.nano_batches == 1 or whole not in ready:
             continue
         both = {"before": whole, "after": variant}
-        timelines: dict[str, ScheduleTimeline] = {
-            when: timeline for when, own in both.items() if (timeline := ready[own].timeline) is not None
-        }
+        timelines = {when: timeline for when, own in both.items() if (timeline := ready[own].timeline) is not None}
         found.append(
             {
                 "variant": variant.plain(),
