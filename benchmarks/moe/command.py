@@ -8,6 +8,8 @@ annopipe bench moe --config mine.toml --json out/mine.json
 
 import contextlib
 import json
+import shlex
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from annopipe.errors import AnnopipeError
-from annopipe.simulation.files import place_for
+from annopipe.simulation.files import place_for, refuse_unwritable
+from annopipe.simulation.pictures import drawing_module
 from benchmarks.moe.case import NETWORKS
 from benchmarks.moe.choosing import chosen_configs
 from benchmarks.moe.config import Config
@@ -27,6 +30,7 @@ from benchmarks.moe.results import Results
 from benchmarks.moe.running import case_of, measure
 from benchmarks.moe.simulated import check, simulate
 from benchmarks.moe.variant import EAGER
+from benchmarks.moe_page import write_page
 
 __all__ = ["command", "run"]
 
@@ -51,27 +55,36 @@ _INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
 @click.option("--network", type=click.Choice(["auto", *NETWORKS]), help="What carries the messages.")
 @click.option("--rounds", type=click.IntRange(1), help="Repetitions, in alternation.")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results as JSON.")
-def command(json_path: Path | None, **options: Any) -> None:
+@click.option("--html", "folder", type=click.Path(path_type=Path), metavar="FOLDER", help="Write a page of them there.")
+def command(json_path: Path | None, folder: Path | None, **options: Any) -> None:
     """Time whole MoE training steps on our runtime and on PyTorch's eager one, measured beside simulated."""
     configs = chosen_configs(options)
+    if folder is not None:  # what the page needs is missed before anything runs
+        drawing_module("benchmarks.moe_page.charts", folder, "leave out --html")
+        refuse_unwritable(folder / "page.html")
     with contextlib.ExitStack() as stack:
         # A place that cannot be written is refused before anything runs.
         place = stack.enter_context(place_for(json_path)) if json_path else None
-        results = run(configs)
+        results = run(configs, shlex.join(["annopipe", *sys.argv[1:]]))
         found = results.plain()
         click.echo(report(found))
         if place is not None:
             place.write_text(json.dumps(found) + "\n", encoding="utf-8")
+    if folder is not None:
+        click.echo("\n".join(map(str, write_page(found, folder))))
     if results.interrupted:
         raise click.exceptions.Exit(_INTERRUPTED)
     if any(about.get("found", {}).get("gradients_differ") for about in found["configs"].values()):
         raise AnnopipeError("the gradients of two steps differ; see the table")
 
 
-def run(configs: Sequence[Config]) -> Results:
-    """Run configurations one after the other; Ctrl-C ends it, and what is there stays."""
+def run(configs: Sequence[Config], said: str = "") -> Results:
+    """Run configurations one after the other; Ctrl-C ends it, and what is there stays.
+
+    said: the command, for whoever reads the results.
+    """
     grids = [(config, grid(config)) for config in configs]
-    results = Results(grids)
+    results = Results(grids, said)
     for config, _ in grids:
         if config.kind == "simulated":
             check(config)

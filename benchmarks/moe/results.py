@@ -23,9 +23,11 @@ class Results:
 
     Args:
         configs: what it runs, in order, with the rows of each.
+        command: that made them.
     """
 
-    def __init__(self, configs: Iterable[tuple[Config, Grid]]) -> None:
+    def __init__(self, configs: Iterable[tuple[Config, Grid]], command: str = "") -> None:
+        self.command = command
         self.environment: dict[str, Any] = _environment()
         self.configs: dict[str, dict[str, Any]] = {}
         self._rows: dict[str, Rows] = {}
@@ -51,6 +53,7 @@ class Results:
         found = headlines(rows, self.configs)
         return {
             "benchmark": "moe",
+            "command": self.command,
             "environment": {**self.environment, "network": self._networks()},
             "interrupted": self.interrupted,
             "configs": self.configs,
