@@ -1,5 +1,6 @@
 """Configurations of the MoE job: the shipped ones, and what is refused before anything runs."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 import annopipe as ap
 from annopipe.scheduling.library import schedule, schedules
+from annopipe.toml_files import parse_toml
 from benchmarks.moe.choosing import chosen_configs
 from benchmarks.moe.config import SHIPPED, Config
 from benchmarks.moe.grid import grid
@@ -101,6 +103,14 @@ def test_a_cluster_may_be_a_file_beside_the_configuration(tmp_path: Path) -> Non
     mine.write_text('kind = "simulated"\ndp = 2\n[model]\nname = "mixtral-8x7b"\n[cluster]\nfile = "c.toml"\n')
     with pytest.raises(ap.CostError, match="the cluster has 4 devices, and pp x ep x dp is 8"):
         Config.named(str(mine))
+
+
+def test_the_configuration_in_the_documentation_is_one() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "commands.md").read_text(encoding="utf-8")
+    config = Config.of_table("shown", parse_toml(page.partition("```toml\n")[2].partition("```")[0]))
+    fields = [field.name for field in dataclasses.fields(Config) if field.name not in ("name", "cluster")]
+    assert all(f"{name} = " in page or f"[{name}]" in page for name in fields)
+    assert len(grid(config).variants) == 18
 
 
 @pytest.mark.parametrize("name", ["huge", "../configs/tiny", "missing.toml"])
