@@ -38,11 +38,11 @@ def schedule_of(variant: Variant, case: MoeCase) -> ap.Schedule:
 def apart(schedule: ap.Schedule) -> ap.Schedule:
     """The schedule with what it combines run as graphs of their own, one after the other.
 
-    >>> paired = ap.schedule("dualpipev", ranks=1, microbatches=2)
-    >>> [str(action) for action in paired.ranks[0]][3:5]
-    ['(1F1;1B0)OVERLAP_F_B', '0B0']
-    >>> [str(action) for action in apart(paired).ranks[0]][3:6]
-    ['1F1', '1B0', '0B0']
+    >>> paired = ap.schedule("dualpipev", ranks=1, microbatches=3)
+    >>> [str(action) for action in paired.ranks[0]][3:6]
+    ['1B0', '(1F1;0B0)OVERLAP_F_B', '(0F2;1B1)OVERLAP_F_B']
+    >>> [str(action) for action in apart(paired).ranks[0]][3:8]
+    ['1B0', '1F1', '0B0', '0F2', '1B1']
     """
     rows = [[single for action in actions for single in action.singles] for actions in schedule.ranks]
     return ap.Schedule.of(schedule.placement, schedule.microbatches, rows, schedule.name)

@@ -89,8 +89,8 @@ class Run:
                 f"{path} is no run of `annopipe bench moe` or `annopipe bench overlap` (written with --json): "
                 f"{type(error).__name__} {error}"
             ) from error
-        if not any(case.rows for case in cases):
-            raise AnnopipeError(f"{path} has no times that were measured")
+        if not cases:
+            raise AnnopipeError(f"{path} has no cases: nothing in it was measured")
         return cls(path, cases)
 
     def titles(self) -> list[str]:
