@@ -2,6 +2,7 @@
 
 from typing import cast
 
+import torch
 from torch import Tensor
 
 from annopipe.errors import GraphError
@@ -9,6 +10,8 @@ from annopipe.kernels import torch_grouped
 from annopipe.kernels.implementation import grouped_kernels, has_kernels
 
 __all__ = ["check_shapes", "product", "weight_grad"]
+
+_COUNTING = (torch.int64, torch.int32)
 
 
 def product(x: Tensor, weight: Tensor, counts: Tensor, sms: int = 0) -> Tensor:
@@ -35,13 +38,21 @@ def check_shapes(x: Tensor, weight: Tensor, counts: Tensor, sms: int) -> None:
     """Refuse operands of a product that do not fit; the values of ``counts`` are not read.
 
     Raises:
-        GraphError: naming the shapes.
+        GraphError: naming the shapes, or the types.
     """
+    if weight.dim() != 3:
+        raise GraphError(
+            f"grouped_mm: weight {tuple(weight.shape)} has {weight.dim()} dimensions: give [experts, in, out]"
+        )
     experts, width = weight.shape[:2]
     if x.dim() != 2 or x.shape[1] != width or tuple(counts.shape) != (experts,):
         raise GraphError(
             f"grouped_mm: x {tuple(x.shape)} and counts {tuple(counts.shape)} do not fit a weight of "
             f"{experts} experts that take {width} values: x is [rows, {width}], counts [{experts}]"
         )
+    if x.dtype != weight.dtype:
+        raise GraphError(f"grouped_mm: x is {x.dtype} and weight {weight.dtype}: convert one of them")
+    if counts.dtype not in _COUNTING:
+        raise GraphError(f"grouped_mm: counts are {counts.dtype}: give int64 (or int32)")
     if sms < 0:
         raise GraphError(f"grouped_mm: sms is {sms}: give how many multiprocessors it may occupy, or 0 for all")

@@ -41,6 +41,8 @@ def _groups(counts: Tensor, rows: int) -> list[tuple[int, slice]]:
     sizes = counts.tolist()
     if sum(sizes) != rows:
         raise GraphError(f"grouped_mm: counts {sizes} add to {sum(sizes)}, x has {rows} rows")
+    if min(sizes, default=0) < 0:
+        raise GraphError(f"grouped_mm: counts {sizes} have a negative one")
     ends = list(accumulate(sizes))
     return [(e, slice(end - size, end)) for e, (size, end) in enumerate(zip(sizes, ends, strict=True)) if size]
 

@@ -78,17 +78,15 @@ class _Paper(Sheet):
 
     def _samples(self, rows: Sequence[Row]) -> Mapping[str, Artist]:
         found: dict[str, Artist] = {}
-        pairs = [(row, *self._quantity.of(row)) for row in rows]
         for runtime, colour in RUNTIME_COLOURS.items():
-            kinds = {
-                row.measured.kind: None
-                for row, m, _ in pairs
-                if row.runtime == runtime and row.measured and m is not None
-            }
+            own = [row for row in rows if row.runtime == runtime]
+            kinds = {row.measured.kind for row in own if row.measured and self._quantity.measured(row) is not None}
             if kinds:
-                found[f"{runtime}, {' or '.join(kinds)}"] = Patch(facecolor=colour)
-        if any(simulated is not None for _, _, simulated in pairs):
-            found["simulated"] = Patch(facecolor="white", edgecolor=SOFT, hatch="/////", linewidth=0.8)
+                found[f"{runtime}, {' or '.join(sorted(kinds))}"] = Patch(facecolor=colour)
+            if any(self._quantity.simulated(row) is not None for row in own):
+                # One sample for all runtimes that were measured, too: the line has room for so many.
+                name, edge = ("simulated", SOFT) if kinds else (f"{runtime}, simulated", colour)
+                found[name] = Patch(facecolor="white", edgecolor=edge, hatch="/////", linewidth=0.8)
         if any(self._quantity.spread(row) for row in rows):
             found["fastest to slowest round"] = Line2D([], [], color=INK, linewidth=1.2, marker="|", markersize=6)
         if self._quantity is STEP:

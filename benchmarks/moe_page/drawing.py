@@ -16,7 +16,8 @@ from benchmarks.moe_page.results import Bar
 
 __all__ = ["COLOURS", "MOST_BARS", "WORDS", "Drawing", "shown_bars"]
 
-MOST_BARS = 2000
+MOST_BARS = 2000  # rectangles of a timeline that is cut
+_CUT_ABOVE = 2400  # a little more is not worth cutting
 _HIGH, _THIN, _BETWEEN, _RANK_GAP = 16, 9, 2, 7  # pixels: the lane of computation, that of communication
 _AXIS, _TICKS, _LAST_TICK = 22, 10, 97.0  # pixels, at most so many ticks, per cent
 _LANES = {"compute": (0, _HIGH), "communication": (_HIGH + _BETWEEN, _THIN)}
@@ -42,7 +43,7 @@ def shown_bars(bars: Sequence[Bar]) -> tuple[list[Bar], float]:
     """
     ordered = sorted(bars, key=lambda bar: (bar.start_s, bar.rank, bar.lane))
     end = max((bar.end_s for bar in ordered), default=0.0)
-    if sum(len(_parts(bar)) for bar in ordered) <= MOST_BARS:
+    if sum(len(_parts(bar)) for bar in ordered) <= _CUT_ABOVE:
         return ordered, end
     drawn = 0
     for number, bar in enumerate(ordered):

@@ -24,16 +24,17 @@ _Cell = tuple[str, float | str | None]  # what is shown, and what is sorted by
 
 def rows_table(rows: Sequence[Row]) -> str:
     """All rows of a configuration, those of one setting after the other and the fastest first; sorted by any column."""
-    names = (*_NAMED, *_STEP, *_OTHERS)
+    lines = [
+        dict(zip((*_NAMED, *_STEP, *_OTHERS), (*_named(row), *_step(row, those), *_others(row)), strict=True))
+        for those in by_setting(rows).values()
+        for row in those
+    ]
+    # Columns in which no row has anything are left out; the page says what no row has.
+    names = [name for name in lines[0] if any(line[name][0] for line in lines)]
     heads = "".join(
         f'<th{_text_class(name)} aria-sort="none"><button type="button">{escape(name)}</button></th>' for name in names
     )
-    lines = []
-    for those in by_setting(rows).values():
-        for row in those:
-            cells = zip(names, (*_named(row), *_step(row, those), *_others(row)), strict=True)
-            lines.append(f"<tr>{''.join(_cell(name, *cell) for name, cell in cells)}</tr>")
-    body = "\n".join(lines)
+    body = "\n".join(f"<tr>{''.join(_cell(name, *line[name]) for name in names)}</tr>" for line in lines)
     table = f'<table class="sortable">\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody></table>'
     return f'<div class="wide">{table}</div>\n'
 

@@ -45,9 +45,8 @@ def _of_setting(setting: Setting, rows: Sequence[tuple[Row, Sequence[Bar]]]) -> 
         cut = f"; cut: the first {len(drawn)} of {len(bars)} bars, up to {seconds_text(until)}" * (
             len(drawn) < len(bars)
         )
-        found.append(
-            f"<p><b>{escape(row.name)}</b> {seconds_text(whole)}{cut}</p>\n{Drawing(drawn, end).svg(row.name)}"
-        )
+        name = f'<p class="caption"><b>{escape(row.name)}</b> {seconds_text(whole)}{cut}</p>'
+        found.append(f"{name}\n{Drawing(drawn, end).svg(row.name)}")
     return "".join(found)
 
 

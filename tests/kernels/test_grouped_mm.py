@@ -121,10 +121,16 @@ def test_backward_traces_into_one_node_per_gradient():
         ((3, 5), [1, 1, 1], r"x \(3, 5\) and counts \(3,\) do not fit a weight of 3 experts that take 4 values"),
         ((3, 4), [1, 2], r"counts \(2,\) do not fit"),
         ((3, 4), [1, 2, 1], r"counts \[1, 2, 1\] add to 4, x has 3 rows"),
+        ((3, 4), [-1, 2, 2], r"counts \[-1, 2, 2\] have a negative one"),
+        ((3, 4), [1.0, 1.0, 1.0], "counts are torch.float32: give int64"),
     ],
 )
 def test_operands_that_do_not_fit_are_refused(shape, sizes, message):
     with pytest.raises(GraphError, match=r"x \(3, 4\) and grad \(2, 5\) do not fit: both are \[rows, width\]"):
         grouped_mm_weight_grad(torch.randn(3, 4), torch.randn(2, 5), torch.tensor([3]))
+    with pytest.raises(GraphError, match=r"weight \(4, 5\) has 2 dimensions: give \[experts, in, out\]"):
+        grouped_mm(torch.randn(3, 4), torch.randn(4, 5), torch.tensor([3]))
+    with pytest.raises(GraphError, match=r"x is torch.float64 and weight torch.float32: convert one of them"):
+        grouped_mm(torch.randn(3, 4).double(), torch.randn(1, 4, 5), torch.tensor([3]))
     with pytest.raises(GraphError, match=message):
         grouped_mm(torch.randn(shape), torch.randn(3, 4, 5), torch.tensor(sizes))
