@@ -2,6 +2,7 @@
 
 from typing import cast
 
+import torch
 from torch import Tensor
 
 from annopipe.errors import GraphError
@@ -26,6 +27,7 @@ def weight_grad(x: Tensor, grad: Tensor, counts: Tensor, sms: int = 0) -> Tensor
             f"grouped_mm_weight_grad: x {tuple(x.shape)} and grad {tuple(grad.shape)} do not fit: both are "
             "[rows, width], with as many rows"
         )
+    _check_others("grouped_mm_weight_grad", counts, sms)
     if has_kernels(x, grad) and x.dtype == grad.dtype:
         return cast(Tensor, grouped_kernels().weight_grad(x, grad, counts, sms))
     return torch_grouped.weight_grad(x, grad, counts)
@@ -37,11 +39,19 @@ def check_shapes(x: Tensor, weight: Tensor, counts: Tensor, sms: int) -> None:
     Raises:
         GraphError: naming the shapes.
     """
+    if weight.dim() != 3:
+        raise GraphError(f"grouped_mm: the weight is {tuple(weight.shape)}: give [experts, in, out]")
     experts, width = weight.shape[:2]
     if x.dim() != 2 or x.shape[1] != width or tuple(counts.shape) != (experts,):
         raise GraphError(
             f"grouped_mm: x {tuple(x.shape)} and counts {tuple(counts.shape)} do not fit a weight of "
             f"{experts} experts that take {width} values: x is [rows, {width}], counts [{experts}]"
         )
+    _check_others("grouped_mm", counts, sms)
+
+
+def _check_others(name: str, counts: Tensor, sms: int) -> None:
+    if counts.dim() != 1 or counts.dtype not in (torch.int64, torch.int32):
+        raise GraphError(f"{name}: counts is {tuple(counts.shape)} of {counts.dtype}: give int64 [experts]")
     if sms < 0:
-        raise GraphError(f"grouped_mm: sms is {sms}: give how many multiprocessors it may occupy, or 0 for all")
+        raise GraphError(f"{name}: sms is {sms}: give how many multiprocessors it may occupy, or 0 for all")
