@@ -5,6 +5,7 @@ import gc
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -29,13 +30,14 @@ def raise_priority(by: int) -> None:
 
 
 def raise_to_real_time() -> None:
-    """As root on Linux, run before all ordinary programs: for ranks that mostly wait, whose waits then end in time.
+    """As root on Linux, run before all ordinary programs, with all threads: for ranks that mostly wait, to end in time.
 
     Not for ranks that compute without a pause: these would keep the threads that carry their messages from running.
     """
     if hasattr(os, "sched_setscheduler"):
-        with contextlib.suppress(PermissionError):
-            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+        for thread in Path("/proc/self/task").iterdir():
+            with contextlib.suppress(PermissionError, ProcessLookupError):  # it has ended since
+                os.sched_setscheduler(int(thread.name), os.SCHED_RR, os.sched_param(1))
 
 
 def alternated(

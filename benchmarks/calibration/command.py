@@ -22,7 +22,7 @@ from benchmarks.calibration.choosing import candidates, workload
 from benchmarks.calibration.plan import Measured, Runs
 from benchmarks.calibration.report import Row, ranking, table
 from benchmarks.moe.case import MoeCase
-from benchmarks.moe.command import lab_of
+from benchmarks.moe.running import lab_of
 from benchmarks.netlab.units import rate_bytes_per_s
 from benchmarks.progress import result_of_ranks
 
@@ -53,17 +53,16 @@ def command(json_path: Path | None, *, check: bool, found: int, effort: int, see
     """Predict paced steps from a calibration: library schedules and found ones, predicted beside paced."""
     if options["network"] == "namespaces" and (reason := netlab.available()):
         raise AnnopipeError(f"no network namespaces here: {reason}; --network loopback is not limited")
-    rate, wanted = options.pop("rate"), options.pop("microbatches")
+    rate, wanted, schedules = options.pop("rate"), options.pop("microbatches"), options.pop("schedules") or _SCHEDULES
     case = MoeCase(
         **{
             **options,
-            "schedules": options["schedules"] or _SCHEDULES,
             "microbatches": wanted or 4 * options["pipeline_ranks"],
             "rate_bytes_per_s": rate_bytes_per_s(rate),
         }
     )
     console = Console(stderr=True)
-    result = measure(case, found, effort, seed, lambda text: console.print(text, highlight=False))
+    result = measure(case, schedules, found, effort, seed, lambda text: console.print(text, highlight=False))
     rows = [Row(**{**row, "rounds_s": tuple(row["rounds_s"])}) for row in result["rows"]]
     click.echo(_about(case, result))
     click.echo(table(rows))
@@ -76,7 +75,14 @@ def command(json_path: Path | None, *, check: bool, found: int, effort: int, see
         raise click.exceptions.Exit(1)
 
 
-def measure(case: MoeCase, found: int, effort: int, seed: int, progress: Callable[[str], None]) -> dict[str, Any]:
+def measure(
+    case: MoeCase,
+    schedules: Sequence[str],
+    found: int,
+    effort: int,
+    seed: int,
+    progress: Callable[[str], None],
+) -> dict[str, Any]:
     """Calibrate, search and run; everything as plain data."""
     with contextlib.ExitStack() as stack:
         lab = stack.enter_context(lab_of(case) or contextlib.nullcontext())
@@ -88,7 +94,7 @@ def measure(case: MoeCase, found: int, effort: int, seed: int, progress: Callabl
         measured = Measured.from_json(ranks_of("benchmarks.calibration.measuring", case.to_json()))
         work = workload(case, measured)
         progress("searching")
-        chosen = _named(candidates(work, case.schedules, found=found, effort=effort, seed=seed))
+        chosen = _named(candidates(work, schedules, found=found, effort=effort, seed=seed))
         for index, each in enumerate(chosen.values()):
             each.save(folder / f"{index}.toml")
         configs = {name: str(folder / f"{index}.toml") for index, name in enumerate(chosen)}
