@@ -8,6 +8,7 @@ guarantees  what runs operation by operation sees the same values as before; no 
     x, w -> mm relu (saved) add -> out        ->        begin(w)  [x'] = stage(x)  [saved, out] = run(0, (x', w))
 """
 
+import dataclasses
 import operator
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -142,7 +143,9 @@ class Writer:
 
     def _item(self, found: fx.Node, index: int, node: fx.Node) -> fx.Node:
         item = self._graph.call_function(operator.getitem, (found, index))
-        item.meta = dict(node.meta)
+        meta.set_value(item, meta.value(node))
+        if (at := meta.placement(node)) is not None:
+            meta.set_placement(item, dataclasses.replace(at, kind="compute"))  # a copy of what arrived is no wait
         return item
 
     def _function(self, run: Run, inputs: Sequence[fx.Node], results: Sequence[fx.Node]) -> Any:
