@@ -192,8 +192,9 @@ def packing(strides: Sequence[tuple[int, ...] | None]) -> Callable[..., list[Any
     def pack_checked(*values: Any) -> list[Any]:
         found = list(values)
         for index, own in checked:
-            if found[index].stride() != own:
-                found[index] = _laid_out(found[index], own)
+            value = found[index]
+            if value.stride() != own or value.is_neg():  # as x.conj().imag: its memory has the other sign
+                found[index] = _laid_out(value.resolve_neg(), own)
         return found
 
     return pack_checked

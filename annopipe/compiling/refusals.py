@@ -6,7 +6,7 @@ from torch import fx
 from annopipe.graphs import meta
 from annopipe.graphs.ops import is_operator, traits
 
-__all__ = ["refusal"]
+__all__ = ["kind_refusal", "refusal"]
 
 _NAMESPACES = frozenset({"aten", "prims"})
 _DEVICES = frozenset({"cpu", "cuda", "xpu", "mps"})
@@ -30,16 +30,21 @@ def refusal(node: fx.Node) -> str:
         return f"{target} is a custom operator"
     found = meta.value(node)
     for value in found if isinstance(found, (list, tuple)) else [found]:
-        if value is not None and (why := _tensor_refusal(value)):
-            return why
+        if value is not None and (why := kind_refusal(value)):
+            return f"a result is {why}"
     return "" if found is not None else "nothing is known of its result"
 
 
-def _tensor_refusal(value: object) -> str:
+def kind_refusal(value: object) -> str:
+    """What a value is that no compiled stretch takes or returns; "" for an ordinary tensor.
+
+    >>> kind_refusal(torch.ones(2, dtype=torch.complex64)), kind_refusal(torch.eye(2).to_sparse())
+    ('complex64', 'sparse_coo')
+    """
     if not isinstance(value, torch.Tensor):
-        return f"a result is a {type(value).__name__}"
+        return f"a {type(value).__name__}"
     if value.layout is not torch.strided:
-        return f"a result is {str(value.layout).removeprefix('torch.')}"
+        return str(value.layout).removeprefix("torch.")
     if value.is_complex() or value.is_quantized:
-        return f"a result is {str(value.dtype).removeprefix('torch.')}"
-    return "" if value.device.type in _DEVICES else f"a result is on {value.device.type}"
+        return str(value.dtype).removeprefix("torch.")
+    return "" if value.device.type in _DEVICES else f"on {value.device.type}"

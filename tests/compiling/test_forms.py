@@ -76,6 +76,17 @@ def test_inputs_of_other_strides_are_laid_out_as_traced() -> None:
     assert same(found({"input.input": x})["output"], graph({"input.input": x})["output"])
 
 
+def test_what_lies_in_memory_with_the_other_sign_is_written_out() -> None:
+    graph = ap.trace(nn.Sequential(nn.SiLU(), nn.Tanh()), (torch.ones(4, WIDTH),)).forward
+    found, _ = interpreting(graph)
+    (pack,) = (node.target for node in body(found.graph) if getattr(node.target, "__name__", "") == "pack_checked")
+    x = torch.randn(4, WIDTH, dtype=torch.complex64).conj().imag
+    (given,) = pack(x)  # type: ignore[operator]
+    assert x.is_neg()
+    assert not given.is_neg()
+    assert same(given, x)
+
+
 def test_an_expanded_input_is_described_as_one_piece() -> None:
     assert strides_of(torch.ones(3, 1, 5).expand(3, 4, 5)) == (20, 5, 1)
     assert strides_of(torch.ones(()).expand(2)) == (1,)
