@@ -26,6 +26,7 @@ from annopipe.errors import GraphError
 __all__ = ["build", "fill", "helpers_for"]
 
 _WORTH_A_PROCESS = 3  # forms; a process takes as long to start
+_PATIENCE_S = 600.0  # with another process that compiles a form; it may be suspended
 
 
 def build(forms: Iterable[str], helpers: int | None = None) -> dict[str, Compiled | str]:
@@ -73,7 +74,7 @@ def fill(forms: Sequence[str], *, waits: bool) -> dict[str, str]:
         mark = _mark(form)
         mark.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with FileLock(f"{mark}.lock", timeout=-1 if waits else 0):
+            with FileLock(f"{mark}.lock", timeout=_PATIENCE_S if waits else 0):
                 if mark.exists():
                     continue
                 if isinstance(found := _compiled(form), str):

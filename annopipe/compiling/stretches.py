@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from torch import fx
 
 from annopipe.compiling.refusals import refusal
+from annopipe.errors import GraphError
 from annopipe.graphs import meta
 from annopipe.graphs.dependencies import in_written_storage, predecessors
 from annopipe.graphs.ops import is_getitem, traits
@@ -71,11 +72,15 @@ def cut(graph: StageGraph, program: Sequence[str] | None = None) -> Cut:
     Args:
         graph: in any legal order.
         program: the keys of its nodes in program order; None when the graph is in that order.
+
+    Raises GraphError for a program that lacks a node.
     """
     place(graph)
     nodes = body(graph.graph)
     if program is not None:
         rank = {key: position for position, key in enumerate(program)}
+        if unknown := sorted({meta.placed(node).key for node in nodes} - rank.keys()):
+            raise GraphError(f"the program lacks node {unknown[0]}: give the keys of all nodes, as plan.program_order")
         nodes.sort(key=lambda node: rank[meta.placed(node).key])
     before = predecessors(nodes)
     written = in_written_storage(nodes)

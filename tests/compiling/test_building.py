@@ -9,10 +9,11 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
+from filelock import Timeout
 from torch import Tensor, fx, nn
 
 import annopipe as ap
-from annopipe.compiling import inductor
+from annopipe.compiling import building, inductor
 from annopipe.compiling.forms import NotCompiled
 from annopipe.errors import GraphError
 from tests.graphs.helpers import same
@@ -81,6 +82,34 @@ def test_a_compiler_that_cannot_be_run_is_none(monkeypatch: pytest.MonkeyPatch) 
         ap.compile_graph(smooth(), helpers=0)
 
 
+def test_what_is_compiled_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inductor, "compile_form", lambda _form, _version: list)
+    graph = smooth()
+    compiled = ap.compile_graph(graph, helpers=0)
+    assert compiled.source is graph
+    assert ap.compile_graph(compiled) is compiled
+
+
+def test_a_compiled_plan_has_the_times_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inductor, "compile_form", lambda _form, _version: list)
+    plan = ap.overlap(smooth(), policy="sequential")
+    compiled = plan.compiled(helpers=0)
+    assert compiled.compiled().compile_report is compiled.compile_report
+    assert ap.simulate(compiled).makespan == ap.simulate(plan).makespan > 0
+    assert compiled.lower_bound == plan.lower_bound
+
+
+@pytest.mark.parametrize("helpers", [-1, 1.5, "2", True])
+def test_helpers_are_a_number_of_processes(helpers: Any) -> None:
+    with pytest.raises(GraphError, match=f"helpers={helpers!r}: give a number of processes, 0 or more"):
+        ap.compile_graph(smooth(), helpers=helpers)
+
+
+def test_a_program_that_lacks_a_node_is_refused() -> None:
+    with pytest.raises(GraphError, match="the program lacks node add: give the keys of all nodes"):
+        ap.compile_graph(smooth(), ["mul", "tanh"])
+
+
 def test_what_is_refused_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
 
@@ -91,6 +120,28 @@ def test_what_is_refused_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inductor, "compile_form", refuse)
     assert ap.compile_graph(smooth(), helpers=0).report.reasons == {"made to fail": 3}
     assert len(tried) == 1
+
+
+def test_nobody_waits_forever_for_a_process_that_compiles_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    class Held:
+        """The lock of a process that is suspended."""
+
+        def __init__(self, path: str, timeout: float) -> None:
+            self.path = path
+            waited.append(timeout)
+
+        def __enter__(self) -> NoReturn:
+            raise Timeout(self.path)
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(building, "FileLock", Held)
+    monkeypatch.setattr(inductor, "compile_form", lambda _form, _version: list)
+    assert len(ap.compile_graph(smooth(), helpers=0).report.compiled) == 1
+    assert waited[0] == 0
+    assert 0 < waited[1] <= 600
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,29 @@ def test_inputs_of_other_strides_are_laid_out_as_traced() -> None:
     assert same(found({"input.input": x})["output"], graph({"input.input": x})["output"])
 
 
+def test_parameters_that_were_replaced_are_laid_out_as_traced() -> None:
+    module = Scaled()
+    graphs = ap.trace(module, (torch.ones(4, WIDTH),))
+    found, bounds = interpreting(graphs.forward)
+    assert len(bounds) == 1
+    assert any(getattr(node.target, "__name__", "") == "pack_checked" for node in body(found.graph))
+    module.load_state_dict({"scale": torch.randn(WIDTH, 4).t()}, assign=True)
+    values = {**graphs.bind(module), **graphs.bind_inputs(torch.ones(4, WIDTH))}
+    given = [values[port.name] for port in found.inputs]
+    (pack,) = (node.target for node in body(found.graph) if getattr(node.target, "__name__", "") == "pack_checked")
+    assert all(value.is_contiguous() for value in pack(*given))  # type: ignore[operator]
+    assert same(found(values)["output"], graphs.forward(values)["output"])
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(4, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.scale).tanh()
+
+
 def test_what_lies_in_memory_with_the_other_sign_is_written_out() -> None:
     graph = ap.trace(nn.Sequential(nn.SiLU(), nn.Tanh()), (torch.ones(4, WIDTH),)).forward
     found, _ = interpreting(graph)
