@@ -177,5 +177,7 @@ def _alone() -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+    """The first line of an error, and the first error of the C++ compiler in it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
+    found = next((line for line in lines[1:] if "error: " in line), "")
+    return f"{type(error).__name__}: {': '.join(filter(None, (lines[0], found)))}"

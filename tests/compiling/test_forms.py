@@ -99,6 +99,35 @@ class Scaled(nn.Module):
         return (x * self.scale).tanh()
 
 
+class Lookups(nn.Module):
+    """Looks up what it is given, in several ways, and what it has computed itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(10, WIDTH))
+
+    def forward(self, tokens: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x = nn.functional.embedding(tokens[:, 1:], self.table) * 2
+        x = x + self.table[tokens.long()[:, 1:]] + self.table.index_select(0, labels).sum(0)
+        best = x.tanh().argmax(-1)
+        own = self.table.tanh()[best.flatten() % 8] + 1
+        return x.tanh() + 1, nn.functional.cross_entropy(x.flatten(0, 1)[:3], labels), own
+
+
+def test_places_that_a_caller_gives_are_looked_up_eagerly() -> None:
+    module, given = Lookups(), (torch.tensor([[0, 1, 2], [9, 8, 7]], dtype=torch.int32), torch.tensor([0, 7, 2]))
+    graphs = ap.trace(module, given)
+    found, bounds = interpreting(graphs.forward)
+    inside = {str(node.target) for bound in bounds for node in bound.stretch.nodes}
+    assert not any(name in text for name in ("embedding", "index_select", "nll_loss") for text in inside)
+    assert "aten.index.Tensor" in inside  # of what the graph computes
+    values = {**graphs.bind(module), **graphs.bind_inputs(*given)}
+    assert all(same(found(values)[name], value) for name, value in graphs.forward(values).items())
+    for wrong in ((given[0] + 5, given[1]), (given[0], given[1] + 5)):
+        with pytest.raises(IndexError, match="out of"):
+            found({**graphs.bind(module), **graphs.bind_inputs(*wrong)})
+
+
 def test_what_lies_in_memory_with_the_other_sign_is_written_out() -> None:
     graph = ap.trace(nn.Sequential(nn.SiLU(), nn.Tanh()), (torch.ones(4, WIDTH),)).forward
     found, _ = interpreting(graph)
