@@ -37,15 +37,20 @@ def on_streams(problem: OverlapProblem, streams: Mapping[str, str]) -> OverlapPr
     """The problem with the streams that selectors give to its nodes.
 
     Raises:
-        OrderError: a selector that means no node, or a stream whose name is none.
+        OrderError: no mapping from selectors to names, a selector that means no node, a stream whose name is none.
     """
+    if not isinstance(streams, Mapping) or not all(isinstance(text, str) for pair in streams.items() for text in pair):
+        raise OrderError(f'streams={streams!r}: give names of streams by selector, such as {{"W": "side"}}; "" is none')
     chosen: dict[int, str] = {}
     for selector, stream in streams.items():
         if stream:
             try:
                 check_name(stream)
-            except GraphError as error:
-                raise OrderError(f"streams={{{selector!r}: {stream!r}}}: {error}") from None
+            except GraphError:
+                raise OrderError(
+                    f"streams={{{selector!r}: {stream!r}}}: the name of a stream has letters, digits and _ - [ ], "
+                    "with / between levels"
+                ) from None
         found = [node for node in problem.nodes if _means(selector, node)]
         if not found:
             raise OrderError(f"streams={{{selector!r}: ...}} means no node; {_there_is(problem)}")
