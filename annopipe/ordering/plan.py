@@ -177,7 +177,8 @@ class OverlapPlan:
 
     def _need_costs(self) -> None:
         if not self.problem.has_costs:
-            self.problem = with_costs(self.problem, roofline(self.graph))
+            graph = self.graph.source if isinstance(self.graph, CompiledGraph) else self.graph
+            self.problem = with_costs(self.problem, roofline(graph))
 
 
 def with_costs(problem: OverlapProblem, costs: NodeCosts) -> OverlapProblem:
