@@ -172,10 +172,10 @@ def _check_fields(config: Config) -> None:
         values = getattr(config, name)
         if not isinstance(values, tuple):
             raise config.error(f"{name} is {values!r}: give a list")
-        if len(set(values)) < len(values):
-            raise config.error(f"{name} names something twice: {', '.join(map(str, values))}")
         for value in values:
             _typed(config, f"an entry of {name}", value, kind)
+        if len(set(values)) < len(values):
+            raise config.error(f"{name} names something twice: {', '.join(map(str, values))}")
     tables: dict[str, Mapping[str, type]] = {"model": _MODEL[config.kind]}
     tables["network"] = {} if config.kind == "simulated" else dict.fromkeys(_NETWORK, str)
     tables["cluster"] = _CLUSTER if config.kind == "simulated" else {}

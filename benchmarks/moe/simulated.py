@@ -33,8 +33,6 @@ def simulate(config: Config, rows: Rows, progress: Callable[[str], None]) -> Non
     """Fill in what is predicted of every row, group by group of those that are priced alike."""
     machine = config.cluster_of()
     why = f"not measured: it takes {config.ranks} devices like {machine.hardware.name}"
-    for row in rows.values():
-        row["why_missing"] = why
     for compiled, skew in dict.fromkeys((variant.compiled, variant.skew) for variant in rows):
         own = {key: row for key, row in rows.items() if (key.compiled, key.skew) == (compiled, skew)}
         progress(f"pricing layers{', fused' if compiled else ''}{f', skew {skew:g}' if skew != 1.0 else ''}")
@@ -46,7 +44,7 @@ def simulate(config: Config, rows: Rows, progress: Callable[[str], None]) -> Non
                 trials[variant.schedule] = _trial(work, variant.schedule, config)
             found = _predicted(work, trials[variant.schedule], variant)
             row["timeline"] = found.pop("timeline")
-            row["predicted"] = found
+            row["predicted"], row["why_missing"] = found, why
 
 
 def in_sequence(costs: ActionCosts) -> ActionCosts:

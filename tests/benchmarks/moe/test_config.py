@@ -12,7 +12,7 @@ from annopipe.toml_files import parse_toml
 from benchmarks.moe.choosing import chosen_configs
 from benchmarks.moe.config import SHIPPED, Config
 from benchmarks.moe.grid import grid
-from benchmarks.moe.variant import EAGER, PAIRED, Variant
+from benchmarks.moe.variant import EAGER, PAIRED, REORDERING, SEQUENTIAL, Variant
 
 SIMULATED: dict[str, Any] = {
     "kind": "simulated",
@@ -42,6 +42,10 @@ def test_the_schedules_with_pairs_are_those_of_the_library() -> None:
     assert tuple(paired) == PAIRED
 
 
+def test_the_policies_are_those_that_there_are() -> None:
+    assert {SEQUENTIAL, *REORDERING} == set(ap.policies())
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -52,6 +56,7 @@ def test_the_schedules_with_pairs_are_those_of_the_library() -> None:
         ({"dp": 0}, "dp=0: give 1 or more"),
         ({"attached": 1}, "attached is 1: give true or false"),
         ({"schedules": "zbv"}, "schedules is 'zbv': give a list"),
+        ({"schedules": [["zbv"]]}, "an entry of schedules is ['zbv']: give a text"),
         ({"schedules": [1]}, "an entry of schedules is 1: give a text"),
         ({"schedules": ["zbv", "zbv"]}, "schedules names something twice: zbv, zbv"),
         ({"schedules": ["zvb"]}, "there is no schedule 'zvb'; did you mean"),

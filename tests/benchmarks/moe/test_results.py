@@ -153,14 +153,16 @@ def test_a_model_that_cannot_run_here_is_predicted_under_every_variant() -> None
     assert f"{count} of {len(rows)} rows hold more than the 80 GB of a device" in text
 
 
-def test_ctrl_c_between_configurations_keeps_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_a_model_is_simulated_keeps_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("benchmarks.moe.command.simulate", interrupted)
-    results = run([Config.named("mixtral-8x7b")])
+    monkeypatch.setattr("benchmarks.moe.simulated.predicted_row", interrupted)
+    model = {"model": {"name": "mixtral-8x7b", "sequence": 64}, "cluster": {"machine": "h100", "memory": 80e9}}
+    results = run([Config.of_table("mixtral", {"kind": "simulated", "microbatches": 4, **model})])
     assert results.interrupted
-    assert all(row["predicted"] is None for row in results.plain()["rows"])
+    rows = results.plain()["rows"]
+    assert {(row["predicted"], row["why_missing"]) for row in rows} == {(None, "the run ended before this")}
 
 
 @pytest.mark.slow
