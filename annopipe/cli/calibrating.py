@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -29,7 +29,7 @@ class Options:
     """What to measure.
 
     model, at, inputs: the model, the modules before which it is cut into layers, and example inputs; "" for no model.
-    pipeline_ranks, microbatches: of the workload that its layers make; None where none is wanted.
+    pipeline_ranks, microbatches: of the workload that its layers make; 0 where none is wanted.
     """
 
     device: str = "cpu"
@@ -38,8 +38,8 @@ class Options:
     model: str = ""
     at: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
-    pipeline_ranks: int | None = None
-    microbatches: int | None = None
+    pipeline_ranks: int = 0
+    microbatches: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +62,7 @@ def measured(options: Options, report: Callable[[str], None]) -> Outcome:
     if options.device == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     dist.init_process_group("nccl" if options.device == "cuda" else "gloo")
+    dist.barrier()  # who fails below must not be taken for a peer that was never there
     try:
         # First: what is wrong with a model is said before anything is measured. Its layers may use the group.
         model = _model(options) if options.model else None
@@ -175,6 +176,12 @@ def _layers_text(layers: "list[LayerTimes]") -> list[str]:
     return ["", tabulate(rows, headers=headers, disable_numparse=True)]
 
 
+def _fail(message: str) -> NoReturn:
+    """End at once: a slow end lets the other ranks end first, and the command shows who ended first."""
+    print(f"error: {message}", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
 def _main() -> None:
     from benchmarks.launch import end_rank
     from benchmarks.progress import tell, tell_result
@@ -184,9 +191,9 @@ def _main() -> None:
     try:
         found = measured(options, tell)
     except click.ClickException as error:
-        sys.exit(f"error: {error.format_message()}")
+        _fail(error.format_message())
     except AnnopipeError as error:  # the command shows the message, not where it was raised
-        sys.exit(f"error: {error}")
+        _fail(str(error))
     tell_result(json.dumps(dataclasses.asdict(found)))
     end_rank()
 
