@@ -27,12 +27,13 @@ demo: $(STAMP)  ## about a minute: overlap measured on this machine, a table and
 test: $(STAMP)  ## run the test suite, on two cores (WORKERS=4: on four)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
-# Another release of PyTorch in an environment of its own; everything else as pinned.
+# Another release of PyTorch in an environment of its own; everything else as pinned, save what a release of PyTorch
+# asks for in a version of its own (2.11: setuptools before 82).
 TORCH ?= 2.15.0
 OTHER := .venv-torch-$(TORCH)
 test-torch:  ## the suite on another release of PyTorch: make test-torch TORCH=2.15.0 [TESTS=tests/graphs]
 	@test -x $(OTHER)/bin/python || $(PYTHON) -m venv $(OTHER)
-	@grep -vE '^(torch|triton)==' constraints.txt >$(OTHER)/constraints.txt
+	@grep -vE '^(torch|triton|setuptools)==' constraints.txt >$(OTHER)/constraints.txt
 	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OTHER)/constraints.txt "torch==$(TORCH)"
 	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OTHER)/constraints.txt -e '.[dev,plots,optimal]'
 	@OMP_NUM_THREADS=1 $(OTHER)/bin/python -m pytest -n $(WORKERS) --dist loadfile $(TESTS)

@@ -17,9 +17,10 @@ import torch
 
 from annopipe.errors import GraphError
 
-__all__ = ["auxiliary_loss", "auxiliary_losses"]
+__all__ = ["auxiliary_loss", "auxiliary_losses", "auxiliary_losses_refused"]
 
 _COLLECTED: ContextVar[list[torch.Tensor] | None] = ContextVar("auxiliary losses", default=None)
+_REFUSED: ContextVar[bool] = ContextVar("auxiliary losses are refused", default=False)
 
 
 def auxiliary_loss(value: torch.Tensor) -> None:
@@ -28,8 +29,10 @@ def auxiliary_loss(value: torch.Tensor) -> None:
     Call it in forward. What a loss is not part of (``torch.no_grad``, evaluation) can call it all the same.
 
     Raises:
-        GraphError: the value is no scalar tensor.
+        GraphError: the value is no scalar tensor, or the module is traced strictly.
     """
+    if _REFUSED.get():
+        raise GraphError("auxiliary losses are seen by direct tracing only: trace with strict=False")
     if not isinstance(value, torch.Tensor) or value.dim():
         what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
         raise GraphError(f"auxiliary_loss takes one scalar tensor, got {what}: add it up first")
@@ -53,3 +56,22 @@ def auxiliary_losses() -> Iterator[list[torch.Tensor]]:
         yield found
     finally:
         _COLLECTED.reset(token)
+
+
+@contextlib.contextmanager
+def auxiliary_losses_refused() -> Iterator[None]:
+    """While it is open, ``auxiliary_loss`` is an error.
+
+    It is for captures by Dynamo, which since PyTorch 2.14 reads context variables, and would take what it reads, that
+    nobody collects, for granted. Up to 2.13 it stops there by itself.
+
+    >>> with auxiliary_losses_refused():
+    ...     auxiliary_loss(torch.tensor(2.0))
+    Traceback (most recent call last):
+    annopipe.errors.GraphError: auxiliary losses are seen by direct tracing only: trace with strict=False
+    """
+    token = _REFUSED.set(True)
+    try:
+        yield
+    finally:
+        _REFUSED.reset(token)

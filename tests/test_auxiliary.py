@@ -68,3 +68,6 @@ def test_their_sum_is_an_output_of_a_traced_stage_with_a_tangent(loss_fn: Any) -
 def test_strict_tracing_refuses_them():
     with pytest.raises(ap.CaptureError, match="auxiliary_loss"):
         ap.trace(Balanced(), (torch.ones(2, 3),), strict=True)
+    with ap.auxiliary_losses() as found:
+        Balanced()(torch.ones(2, 3))
+    assert found  # and after that they are collected again

@@ -15,7 +15,11 @@ import click
 from annopipe.errors import AnnopipeError
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from annopipe.costs import Calibration, LayerTimes
+
+    Model = tuple[list[nn.Module], tuple[Any, ...], dict[str, Any]]  # layers, and what the first is called with
 
 __all__ = ["Options", "Outcome", "measured"]
 
@@ -25,7 +29,7 @@ class Options:
     """What to measure.
 
     model, at, inputs: the model, the modules before which it is cut into layers, and example inputs; "" for no model.
-    pipeline_ranks, microbatches: of the workload that its layers make.
+    pipeline_ranks, microbatches: of the workload that its layers make; None where none is wanted.
     """
 
     device: str = "cpu"
@@ -34,13 +38,13 @@ class Options:
     model: str = ""
     at: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
-    pipeline_ranks: int = 2
-    microbatches: int = 8
+    pipeline_ranks: int | None = None
+    microbatches: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What was found: for people, for files, and everything as plain data. workload: "" without a model."""
+    """What was found: for people, for files, and everything as plain data. workload: "" where none is wanted."""
 
     text: str
     machine: str
@@ -54,18 +58,18 @@ def measured(options: Options, report: Callable[[str], None]) -> Outcome:
     import torch.distributed as dist
 
     import annopipe as ap
-    from annopipe.cli.loading import load_model
 
-    model = load_model(options.model, options.inputs) if options.model else None
     if options.device == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     dist.init_process_group("nccl" if options.device == "cuda" else "gloo")
     try:
+        # First: what is wrong with a model is said before anything is measured. Its layers may use the group.
+        model = _model(options) if options.model else None
         found = ap.costs.calibrate(
             device=options.device, ranks_per_node=options.ranks_per_node, name=options.name, report=report
         )
-        layers = _layers(model, options.at, report) if model else []
-        work = _workload(options, found, layers) if layers else None
+        layers = _layers(model, report) if model else []
+        work = _workload(options, found, layers) if options.pipeline_ranks else None
         dist.barrier()
     finally:
         dist.destroy_process_group()
@@ -74,14 +78,21 @@ def measured(options: Options, report: Callable[[str], None]) -> Outcome:
     return Outcome(text, found.to_toml(), work.to_toml() if work else "", plain)
 
 
-def _layers(loaded: Any, at: tuple[str, ...], report: Callable[[str], None]) -> "list[LayerTimes]":
+def _model(options: Options) -> "Model":
+    import annopipe as ap
+    from annopipe.cli.loading import load_model
+
+    model, args, kwargs = load_model(options.model, options.inputs)
+    return ap.split(model, at=list(options.at)) if options.at else [model], args, kwargs
+
+
+def _layers(model: "Model", report: Callable[[str], None]) -> "list[LayerTimes]":
     import torch.distributed as dist
 
     import annopipe as ap
 
-    model, args, kwargs = loaded
-    parts = ap.split(model, at=list(at)) if at else [model]
-    return ap.costs.measure_layers(parts, *args, kwargs=kwargs, group=dist.group.WORLD, report=report)
+    layers, args, kwargs = model
+    return ap.costs.measure_layers(layers, *args, kwargs=kwargs, group=dist.group.WORLD, report=report)
 
 
 def _workload(options: Options, found: "Calibration", layers: "list[LayerTimes]") -> Any:

@@ -143,7 +143,7 @@ class _Writer:
         return self._made[node]
 
     def _write_stretch(self, bound: Bound, run: Compiled) -> None:
-        values = [self._input(source) for source in bound.inputs]
+        values = [self._input(source, bound) for source in bound.inputs]
         strides = [self._strides(source) for source in bound.inputs]
         # One list, which is emptied: else all inputs would be held until the end.
         packed = self._call(packing(strides), tuple(values), bound)
@@ -156,13 +156,16 @@ class _Writer:
     def _call(self, target: Callable[..., Any], args: tuple[Any, ...], bound: Bound) -> fx.Node:
         node = self._graph.call_function(target, args)
         meta.set_placement(node, meta.placed(bound.stretch.nodes[0]))
+        meta.mark_computation(node)
         return node
 
-    def _input(self, source: Source) -> fx.Node:
+    def _input(self, source: Source, bound: Bound) -> fx.Node:
         node, dim = source
         if dim is None:
             return self._new(node)
-        return self._graph.call_function(torch.ops.aten.sym_size.int, (self._new(node), dim))
+        size = self._call(torch.ops.aten.sym_size.int, (self._new(node), dim), bound)
+        meta.set_value(size, meta.value(node).shape[dim])
+        return size
 
     def _strides(self, source: Source) -> tuple[int, ...] | None:
         """What the strides have to be, where nothing else sees to it.

@@ -22,7 +22,8 @@ from annopipe.compiling.refusals import lookup_refusal, refusal
 from annopipe.errors import GraphError
 from annopipe.graphs import meta
 from annopipe.graphs.dependencies import in_written_storage, predecessors
-from annopipe.graphs.ops import is_getitem, traits
+from annopipe.graphs.fixed import is_fixed
+from annopipe.graphs.ops import is_getitem
 from annopipe.graphs.regions import place
 from annopipe.graphs.stage_graph import StageGraph, body, input_nodes
 from annopipe.graphs.views import is_view
@@ -84,7 +85,7 @@ def cut(graph: StageGraph, program: Sequence[str] | None = None) -> Cut:
         nodes.sort(key=lambda node: rank[meta.placed(node).key])
     before = predecessors(nodes)
     written = in_written_storage(nodes)
-    fixed = frozenset(node for node in nodes if _is_fixed(node))
+    fixed = frozenset(node for node in nodes if is_fixed(node))
     transparent = frozenset(
         node for node in nodes if node not in fixed and node not in written and (is_view(node) or meta.is_number(node))
     )
@@ -108,20 +109,6 @@ def cut(graph: StageGraph, program: Sequence[str] | None = None) -> Cut:
     ordered = (sorted(group, key=position.__getitem__) for group in groups if group)
     stretches = tuple(Stretch(tuple(group), *_place(group[0]), _union(needs[n] for n in group)) for group in ordered)
     return Cut(tuple(nodes), stretches, transparent, eager, fixed, needs, before)
-
-
-def _is_fixed(node: fx.Node) -> bool:
-    known = traits(node)
-    return (
-        meta.placed(node).kind != "compute"
-        or known.launch
-        or known.wait
-        or known.random
-        or known.fence
-        or bool(known.writes)
-        or meta.makes_sizes(node)
-        or node.op != "call_function"
-    )
 
 
 def _around(

@@ -26,6 +26,7 @@ from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.guards import _get_closure_vars
 from torch._dynamo.utils import get_metrics_context, get_torch_function_mode_stack, set_torch_function_mode_stack
 
+from annopipe.auxiliary import auxiliary_losses_refused
 from annopipe.errors import AnnopipeError, CaptureError
 from annopipe.graphs.failures import user_frame
 from annopipe.graphs.refusals import understandable
@@ -110,7 +111,7 @@ def capture(
     scope: dict[str, Any] = {"__builtins__": builtins}  # Dynamo adds the globals it needs, under names of its own
     private = types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__)
     try:
-        with _noted_changes() as sources, get_metrics_context(), config.patch(_SETTINGS):
+        with auxiliary_losses_refused(), _noted_changes() as sources, get_metrics_context(), config.patch(_SETTINGS):
             captured = fullgraph_capture(private, (), dict(arguments))
     except TorchDynamoException as error:
         if isinstance(error.__cause__, AnnopipeError):

@@ -30,6 +30,9 @@ def eager_kernels() -> Iterator[None]:
     }
     replaced |= {(torch.ops.aten.dropout.default, key): _dropout for key in _KEYS}
     replaced[torch.ops.aten.bernoulli_.float, torch._C.DispatchKey.Autograd] = _bernoulli_in_memory_order
+    for key in _KEYS:
+        if formula := torch.ops.aten.lstm.input.py_kernels.get(key):
+            replaced[torch.ops.aten.lstm.input, key] = _lstm_by(formula)
     originals = {place: place[0].py_kernels.get(place[1]) for place in replaced}
     _install(replaced)
     try:
@@ -55,6 +58,17 @@ def _dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     if x.device.type in ("cuda", "xpu"):
         return torch.native_dropout(x, p, train)[0]
     return x * torch.empty_like(x).bernoulli_(1 - p).div_(1 - p)
+
+
+def _lstm_by(formula: Callable[..., Any]) -> Callable[..., Any]:
+    """LSTM by PyTorch's formula, which in 2.11 gives the last states another dimension where a batch is not of 1."""
+
+    def lstm(x: torch.Tensor, states: list[torch.Tensor], *args: Any) -> tuple[torch.Tensor, ...]:
+        output, *last = formula(x, states, *args)
+        pairs = zip(last, states, strict=True)
+        return output, *(new if new.dim() == old.dim() else new.reshape(old.shape) for new, old in pairs)
+
+    return lstm
 
 
 def _bernoulli_in_memory_order(x: torch.Tensor, p: float = 0.5, *, generator: Any = None) -> torch.Tensor:

@@ -24,6 +24,9 @@ _SENTENCES = (
     ),
     (r"marked that the function `(.+?)`", "it calls {0}, which no graph can replay"),
     (r"Failed to find name `(.+?)`", "the name {0} is not defined"),
+    (r"(auxiliary losses are seen .+ strict=False)", "{0}"),
+    (r"raised exception NameError\(.*name '(\w+)' is not defined", "the name {0} is not defined"),  # PyTorch 2.15
+    (r"raised exception (\w+)\(\[ConstantVariable\(str: (.+?)\)\]\)", "it raises {0}({1})"),  # PyTorch 2.11
     (r"raised exception (?:ObservedException\()?(.+)", "it raises {0}"),
     (r"got \w+\((['\"])(.+?)\1\)", "{1}"),
     (r"Explanation: (.+)", "{0}"),

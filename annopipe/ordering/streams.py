@@ -22,6 +22,7 @@ from annopipe.annotate import check_name
 from annopipe.errors import GraphError, OrderError
 from annopipe.graphs import meta
 from annopipe.graphs.ops import is_getitem
+from annopipe.graphs.region_paths import ends
 from annopipe.graphs.stage_graph import StageGraph, body
 from annopipe.graphs.streams import CudaStreams, StreamPlan, stream_plan, with_stream_calls
 from annopipe.ordering.describing import problem_of
@@ -105,9 +106,7 @@ def _means(selector: str, node: OverlapNode) -> bool:
     if selector == _HOST:
         return node.kind == _HOST
     lane, dot, region = (selector[: -len(_WEIGHTS) - 1] if weights else selector).rpartition(".")
-    path, wanted = node.region.split("/"), region.split("/")
-    inside = any(path[at : at + len(wanted)] == wanted for at in range(len(path) - len(wanted) + 1))
-    return inside and (not dot or node.lane == lane) and node.kind in ("compute", _HOST)
+    return bool(ends(node.region, region)) and (not dot or node.lane == lane) and node.kind in ("compute", _HOST)
 
 
 def _there_is(problem: OverlapProblem) -> str:

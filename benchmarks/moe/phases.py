@@ -28,6 +28,7 @@ def phase_tables(entries: Sequence[Mapping[str, Any]]) -> list[str]:
         if exposed:
             share = max(0.0, 1.0 - entry["least_exposed_s"] / exposed)
             bound = f"\nmicrobatches that run alone, as nano-batches, can hide at most {share:.0%} of that"
+            bound += "; those beside a W, or two together, more"
         own = Variant.from_plain(entry["variant"])
         about = f"{own}, beside {own.without(nano_batches=1)}: {entry['reason']}"
         found.append(f"{about}\n{tabulate(rows, headers=_HEADERS, disable_numparse=True)}{bound}")

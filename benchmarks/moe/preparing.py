@@ -1,5 +1,6 @@
 """From variants to steps that can be timed, and to what the simulator says of them."""
 
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch.distributed as dist
 import annopipe as ap
 from annopipe.ordering.combining import StageNodeCosts
 from annopipe.simulation.ranks.timeline import ScheduleTimeline
+from benchmarks.alternation import in_real_time
 from benchmarks.moe.case import MoeCase
 from benchmarks.moe.groups import Groups, hand_over_s, measured_paces, sum_s
 from benchmarks.moe.nano import chosen, least_exposed_s
@@ -17,7 +19,7 @@ from benchmarks.moe.steps import Step, apart, eager_step, our_step, schedule_of,
 from benchmarks.moe.variant import SEQUENTIAL, Variant
 from benchmarks.progress import tell
 
-__all__ = ["Prepared", "Preparer", "Setting"]
+__all__ = ["Prepared", "Preparer", "Setting", "undisturbed"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,12 +50,18 @@ class Prepared:
     least_exposed_s: float = 0.0
 
 
+def undisturbed(case: MoeCase) -> contextlib.AbstractContextManager[None]:
+    """In real time where a rank waits, for the most part; as ever where it computes."""
+    return in_real_time() if case.paced else contextlib.nullcontext()
+
+
 class Preparer:
     """Prepares the variants of a case; all ranks ask for the same ones in the same order."""
 
     def __init__(self, case: MoeCase, groups: Groups) -> None:
         self._case, self._groups = case, groups
-        self.handed_s = hand_over_s(case, groups)
+        with undisturbed(case):
+            self.handed_s = hand_over_s(case, groups)
         self.summed_s = 0.0  # known when a variant has been prepared
         self._settings: dict[float, Setting] = {}
 
@@ -61,7 +69,8 @@ class Preparer:
         """What is measured for a skew, once."""
         if skew not in self._settings:
             tell(f"measuring the network{f' with skew {skew:g}' if skew != 1.0 else ''}")
-            seconds, paces = measured_paces(self._case, self._groups, skew)
+            with undisturbed(self._case):
+                seconds, paces = measured_paces(self._case, self._groups, skew)
             predictor = Predictor(self._case, self._groups, seconds, self.handed_s, skew)
             self._settings[skew] = Setting(seconds, paces, predictor)
         return self._settings[skew]
@@ -86,7 +95,8 @@ class Preparer:
             attached = costs if variant.runtime == "attached" else None
             step = eager_step(variant, modules, case, self._groups, attached)
         if not self.summed_s:
-            self.summed_s = sum_s(step.modules, self._groups)
+            with undisturbed(case):
+                self.summed_s = sum_s(step.modules, self._groups)
         timeline, why = self._simulated(variant, schedule, costs, setting)
         return Prepared(variant, schedule, step, timeline, why, reason, least_s)
 

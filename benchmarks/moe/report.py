@@ -72,7 +72,18 @@ def _notes(rows: Sequence[Row], about: Mapping[str, Any]) -> list[str]:
         f"{why}{'' if len(names) == len(rows) else f' ({len(names)} rows: {names[0]}, ...)'}"
         for why, names in missing.items()
     ]
+    if "memory_bytes" in about:
+        said += _too_large(rows, about["memory_bytes"])
     return [*said, *about["left_out"]]
+
+
+def _too_large(rows: Sequence[Row], memory: float) -> list[str]:
+    """What a device could not hold; schedules are compared by time alone, as none computes again what it could keep."""
+    count = sum(row["predicted"] is not None and row["predicted"]["peak_bytes"] > memory for row in rows)
+    if not count:
+        return []
+    over = f"{count} of {len(rows)} rows hold more than the {memory / 1e9:g} GB of a device"
+    return [f"{over}: nothing is computed again here; annopipe tune finds what fits"]
 
 
 def _headline(headline: Mapping[str, Any]) -> str:

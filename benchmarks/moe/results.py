@@ -79,7 +79,9 @@ def _settings(config: Config) -> dict[str, Any]:
     """What has to be equal for two runs of a configuration to be compared."""
     same = ("kind", "pp", "ep", "dp", "microbatches", "rounds", "model", "network", "cluster")
     found = {name: value for name in same if (value := getattr(config, name)) != {}}
-    if config.kind != "simulated":
+    if config.kind == "simulated":
+        found["memory_bytes"] = config.cluster_of().memory
+    else:
         found["network_rate_bytes_per_s"] = config.case("loopback").rate_bytes_per_s
     return found
 

@@ -16,13 +16,13 @@ import torch
 import torch.distributed as dist
 
 from annopipe.errors import AnnopipeError
-from benchmarks.alternation import alternated, raise_priority, raise_to_real_time
+from benchmarks.alternation import alternated, raise_priority
 from benchmarks.launch import end_rank
 from benchmarks.moe.case import MoeCase
 from benchmarks.moe.gradients import Fingerprints, differing, fingerprints, gathered
 from benchmarks.moe.groups import Groups, start_groups
 from benchmarks.moe.nano import Moments, phase_rows
-from benchmarks.moe.preparing import Prepared, Preparer
+from benchmarks.moe.preparing import Prepared, Preparer, undisturbed
 from benchmarks.moe.timelines import predicted_row
 from benchmarks.moe.variant import Variant
 from benchmarks.progress import tell, tell_part, tell_result
@@ -68,10 +68,9 @@ def measure_case(case: MoeCase, groups: Groups) -> dict[str, Any]:
             }
         )
     )
-    if case.paced:
-        raise_to_real_time()  # from here on this rank waits, for the most part
     moments: dict[Variant, Moments] = {variant: [] for variant in ready}
-    wrong = _alternated(ready, case.rounds, groups, moments)
+    with undisturbed(case):
+        wrong = _alternated(ready, case.rounds, groups, moments)
     return {"gradients_differ": wrong, "nano_batches": [*_phases(ready, moments, case)]}
 
 

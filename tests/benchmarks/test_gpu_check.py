@@ -30,7 +30,7 @@ WITHOUT_GPU = {
         "stress",
         "times",
     ],
-    "captured": ["captured", "compiled"],
+    "captured": ["captured", "runs", "compiled"],
     "experts": ["tiny, direct", "tiny, strict", "skewed routing", "measured costs", "planning"],
     "copies": ["results", "costs", "stress"],
 }

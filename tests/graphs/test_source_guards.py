@@ -231,7 +231,8 @@ def test_one_object_in_two_places_stays_one_object() -> None:
     graphs = ap.trace(module, (leaf(3),), strict=True)
     check_against_eager(copy.deepcopy(module), (leaf(3),), graphs=graphs)
     module.mode = Mode.KEEP
-    with pytest.raises(CaptureError, match=r"self.mode is .* was True .* is False now"):
+    by_value = "was <Mode.ADD: 1> .* is <Mode.KEEP: 2> now"  # PyTorch 2.11 guards each place by its value
+    with pytest.raises(CaptureError, match=rf"self.mode (is .* was True .* is False now|{by_value})"):
         graphs.bind(module)
 
 

@@ -146,7 +146,11 @@ def test_a_model_that_cannot_run_here_is_predicted_under_every_variant() -> None
     rows = results.plain()["rows"]
     assert all(row["predicted"]["bound_seconds"] <= row["predicted"]["seconds"] for row in rows)
     assert {row["why_missing"] for row in rows} == {"not measured: it takes 4 devices like h100"}
-    assert "mixtral: simulated, PP 2 x EP 2, 4 microbatches; mixtral-8x7b, layers traced" in report(results.plain())
+    text = report(results.plain())
+    assert "mixtral: simulated, PP 2 x EP 2, 4 microbatches; mixtral-8x7b, layers traced" in text
+    count = sum(row["predicted"]["peak_bytes"] > 80e9 for row in rows)
+    assert count > 0
+    assert f"{count} of {len(rows)} rows hold more than the 80 GB of a device" in text
 
 
 def test_ctrl_c_between_configurations_keeps_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
