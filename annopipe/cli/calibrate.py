@@ -66,12 +66,11 @@ def command(
             "one rank has no links to measure: start 2 or more; what this device attains alone says "
             "ap.costs.local_hardware()"
         )
-    if workload:
-        options |= _degrees(options, ranks)
+    options |= _degrees(options, ranks) if workload else {"pipeline_ranks": 0, "microbatches": 0}
     chosen = Options(device=place, **options)
     leads = not under_torchrun or os.environ["RANK"] == "0"
-    for path in filter(None, (save, workload) if leads else ()):
-        refuse_unwritable(path)  # before anything is measured
+    for written in filter(None, (save, workload) if leads else ()):
+        refuse_unwritable(written)  # before anything is measured
     if under_torchrun:
         found = measured(chosen, _tell if leads else _say_nothing)
         if not leads:

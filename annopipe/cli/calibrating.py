@@ -29,7 +29,7 @@ class Options:
     """What to measure.
 
     model, at, inputs: the model, the modules before which it is cut into layers, and example inputs; "" for no model.
-    pipeline_ranks, microbatches: of the workload that its layers make; None where none is wanted.
+    pipeline_ranks, microbatches: of the workload that its layers make; 0 where none is wanted.
     """
 
     device: str = "cpu"
@@ -38,8 +38,8 @@ class Options:
     model: str = ""
     at: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
-    pipeline_ranks: int | None = None
-    microbatches: int | None = None
+    pipeline_ranks: int = 0
+    microbatches: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """From what was measured to schedules: the workload, the library's schedules on it, and what ``ap.tune`` finds."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import annopipe as ap
 from annopipe.errors import CostError
@@ -31,13 +31,13 @@ def workload(case: MoeCase, measured: Measured) -> ap.Workload:
     )
 
 
-def check_names(case: MoeCase) -> None:
+def check_names(case: MoeCase, names: Iterable[str]) -> None:
     """Refuse a schedule that fits no workload of the case's sizes, before anything is measured.
 
     Raises CostError, naming it.
     """
     alike = ap.Workload((ap.Layer(1.0, 1.0, 1.0),) * case.blocks, case.pipeline_ranks, case.microbatches)
-    for name in case.schedules:
+    for name in names:
         _named(alike, name)
 
 

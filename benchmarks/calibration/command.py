@@ -63,7 +63,7 @@ def command(json_path: Path | None, *, check: bool, found: int, effort: int, see
             "rate_bytes_per_s": rate_bytes_per_s(rate),
         }
     )
-    check_names(case)
+    check_names(case, schedules)
     if json_path:
         refuse_unwritable(json_path)  # before minutes of measuring
     console = Console(stderr=True)
