@@ -7,6 +7,8 @@ if TYPE_CHECKING:
     from annopipe import costs
     from annopipe.annotate import comm, nano_batch, nano_batches, region
     from annopipe.auxiliary import auxiliary_loss, auxiliary_losses
+    from annopipe.capturing.graphs import CapturedGraph, capture_graph
+    from annopipe.capturing.report import CaptureReport
     from annopipe.compiling.graphs import CompiledGraph, compile_graph
     from annopipe.compiling.report import CompileReport
     from annopipe.costs.cluster import Cluster
@@ -72,6 +74,9 @@ _EXPORTS = {
     "ActionCosts": "annopipe.scheduling.action_costs",
     "AnnopipeError": "annopipe.errors",
     "CaptureError": "annopipe.errors",
+    "CaptureReport": "annopipe.capturing.report",
+    "CapturedGraph": "annopipe.capturing.graphs",
+    "capture_graph": "annopipe.capturing.graphs",
     "CompileReport": "annopipe.compiling.report",
     "CompiledGraph": "annopipe.compiling.graphs",
     "compile_graph": "annopipe.compiling.graphs",
@@ -158,6 +163,8 @@ __all__ = [
     "AnnopipeError",
     "Candidate",
     "CaptureError",
+    "CaptureReport",
+    "CapturedGraph",
     "Cluster",
     "CompileReport",
     "CompiledGraph",
@@ -199,6 +206,7 @@ __all__ = [
     "auxiliary_loss",
     "auxiliary_losses",
     "bucket",
+    "capture_graph",
     "clip_grad_norm_",
     "comm",
     "compile_graph",

@@ -5,12 +5,13 @@ import gc
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 
-__all__ = ["Times", "alternated", "raise_priority", "raise_to_real_time"]
+__all__ = ["Times", "alternated", "in_real_time", "raise_priority", "raise_to_real_time"]
 
 K = TypeVar("K")
 
@@ -29,13 +30,29 @@ def raise_priority(by: int) -> None:
 
 
 def raise_to_real_time() -> None:
-    """As root on Linux, run before all ordinary programs: for ranks that mostly wait, whose waits then end in time.
+    """As root on Linux, run before all ordinary programs, with all threads: for ranks that mostly wait, to end in time.
 
     Not for ranks that compute without a pause: these would keep the threads that carry their messages from running.
     """
     if hasattr(os, "sched_setscheduler"):
-        with contextlib.suppress(PermissionError):
-            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+        _schedule(os.SCHED_RR, 1)
+
+
+@contextlib.contextmanager
+def in_real_time() -> Iterator[None]:
+    """The same inside the block: as before behind it, so that what computes there does not hold up the machine."""
+    raise_to_real_time()
+    try:
+        yield
+    finally:
+        if hasattr(os, "sched_setscheduler"):
+            _schedule(os.SCHED_OTHER, 0)
+
+
+def _schedule(policy: int, priority: int) -> None:
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(PermissionError, ProcessLookupError):  # it has ended since
+            os.sched_setscheduler(int(thread.name), policy, os.sched_param(priority))
 
 
 def alternated(

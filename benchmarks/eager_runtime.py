@@ -13,12 +13,13 @@ import annopipe as ap
 
 __all__ = ["EAGER_SCHEDULES", "Attach", "eager_step"]
 
+_OF_ONE_STAGE = {"gpipe": schedules.ScheduleGPipe, "1f1b": schedules.Schedule1F1B}
 _CLASSES = {
     "interleaved-1f1b": schedules.ScheduleInterleaved1F1B,
     "zbv": schedules.ScheduleZBVZeroBubble,
     "dualpipev": schedules.ScheduleDualPipeV,
 }
-EAGER_SCHEDULES = tuple(_CLASSES)
+EAGER_SCHEDULES = (*_OF_ONE_STAGE, *_CLASSES)
 Attach = Callable[[Any], Any]
 
 
@@ -47,7 +48,9 @@ def eager_step(
         pipelining.PipelineStage(module, stage, count, torch.device("cpu"), group=group)
         for stage, module in modules.items()
     ]
-    runtime = _CLASSES[name](stages, schedule.microbatches, loss_fn=loss_fn, scale_grads=False)
+    given: dict[str, Any] = {"n_microbatches": schedule.microbatches, "loss_fn": loss_fn, "scale_grads": False}
+    one = _OF_ONE_STAGE.get(name)
+    runtime: Any = _CLASSES[name](stages, **given) if one is None else one(stages[0], **given)
     if attach is not None:
         attach(runtime)
     inputs, target = batch

@@ -24,6 +24,7 @@ from rich.console import Console
 
 from annopipe.errors import AnnopipeError
 from annopipe.ordering.registry import find
+from annopipe.simulation.files import refuse_unwritable, write_text
 from benchmarks import netlab
 from benchmarks.launch import run_ranks
 from benchmarks.netlab.units import rate_bytes_per_s
@@ -108,7 +109,7 @@ def command(**options: Any) -> None:
     ranks = options["ranks"]
     cases = _cases(options, _network(options["network"], ranks))
     if options["json_path"]:
-        options["json_path"].parent.mkdir(parents=True, exist_ok=True)
+        refuse_unwritable(options["json_path"])
     results = run_cases(cases, ranks, options["rate"], Console(stderr=True))
     click.echo("\n\n".join(filter(None, (table(results), nano_table(results), regions_table(results)))))
     if options["json_path"]:
@@ -238,8 +239,7 @@ def _routing(text: str) -> RoutingKind:
 
 def _write_json(path: Path, results: list[dict[str, Any]]) -> None:
     machine = {"python": platform.python_version(), "torch": version("torch"), "cores": os.cpu_count()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"machine": machine, "cases": results}, indent=1) + "\n", encoding="utf-8")
+    write_text(path, json.dumps({"machine": machine, "cases": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

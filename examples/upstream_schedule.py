@@ -4,7 +4,7 @@
     torchrun --nproc-per-node 4 examples/upstream_schedule.py --schedule DualPipeV --attach    # graphs, overlapped
 
 Two pipeline ranks with two stages each; on four processes two ranks share the experts of each stage. Losses are the
-same. Times on few shared cores say little: `annopipe bench moe --attach` measures on a paced network.
+same. Times on few shared cores say little: `annopipe bench moe --config quick --attach` measures on a paced network.
 """
 
 import argparse

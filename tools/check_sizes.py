@@ -16,6 +16,7 @@ CHECKED = ("annopipe", "rewriters", "benchmarks", "examples", "tests", "tools")
 PACKAGES = ("annopipe", "rewriters", "benchmarks")
 # The files that wrap private names of torch, each with what it wraps.
 ADAPTERS = {
+    "annopipe/capturing/cuda.py": "torch (copies of many tensors at once)",
     "annopipe/compiling/inductor.py": "torch._inductor (standalone_compile, its inner function, its cache), "
     "fake tensors and symbols",
     "annopipe/compiling/refusals.py": "torch._ops (what kind of operator a node calls)",
@@ -50,7 +51,7 @@ ADAPTERS = {
 # Floors of annopipe, lowest first. Packages on one floor do not know each other.
 FLOORS = (
     "errors pytrees | toml_files annotate auxiliary simulation | scheduling graphs kernels | "
-    "costs models compiling | tuning ordering | workloads pipeline | cli | __main__"
+    "costs models compiling capturing | tuning ordering | workloads pipeline | cli | __main__"
 )
 # A class's own private names may be its parents'; those of os and sys are documented.
 PUBLIC_OWNERS = ("self", "cls", "super()", "os", "sys")

@@ -38,13 +38,17 @@ PAGES = {
     "scheduling": ("schedules", "Schedules", "Which rank runs what, in which order; the guide is :doc:`/schedules`."),
     "tuning": ("tuning", "Tuning", "The search for a schedule; the guide is :doc:`/tuning`."),
     "pipeline": ("pipeline", "Training", "Run stages under a schedule; the guide is :doc:`/pipeline`."),
-    "compiling": ("compiling", "Compiling", "Graphs compiled by Inductor, region by region."),
+    "compiling": ("compiling", "Compiling", "Graphs compiled by Inductor, region by region, and CUDA graphs."),
     "kernels": ("kernels", "Kernels", "Operators on rows grouped by expert, ``annopipe.kernels``."),
     "errors": ("errors", "Errors", "What annopipe raises on purpose; :doc:`/troubleshooting` goes by what they say."),
     "models": ("models", "Models", "Tagged models for examples, tests and benchmarks, ``annopipe.models``."),
     "rewriters": ("rewriters", "Rewriters", "Codemods of model source; the guide is :doc:`/rewriters`."),
 }
-_OTHER_ROOMS = {"auxiliary": "annotate", "workloads": "tuning"}  # what stands on the page of another
+_OTHER_ROOMS = {
+    "auxiliary": "annotate",
+    "capturing": "compiling",
+    "workloads": "tuning",
+}  # what stands on the page of another
 _CONSTANTS = {"UPSTREAM_TAGS": "graphs"}  # a tuple does not know where it comes from
 # Modules whose functions and classes are public beside those of annopipe.
 _MORE = {

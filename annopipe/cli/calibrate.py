@@ -3,12 +3,14 @@
 import dataclasses
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from annopipe.errors import AnnopipeError
+from annopipe.simulation.files import refuse_unwritable, write_text
 
 if TYPE_CHECKING:
     from annopipe.cli.calibrating import Options, Outcome
@@ -22,6 +24,7 @@ Examples:
   torchrun --nnodes 2 --nproc-per-node 8 ... -m annopipe calibrate --save cluster.toml
 """
 _TIMEOUT_S = 600.0
+_MICROBATCHES = 8
 
 
 @click.command("calibrate", epilog=_EXAMPLES)
@@ -39,7 +42,7 @@ _TIMEOUT_S = 600.0
 @click.option("--at", multiple=True, metavar="PATH", help="A layer begins at this module; repeatable.")
 @click.option("--input", "inputs", multiple=True, metavar="SHAPE", help="Of a model that is a module, as 2,16,32.")
 @click.option("--pipeline-ranks", type=click.IntRange(1), help="Of the workload; all ranks if left out.")
-@click.option("--microbatches", type=click.IntRange(1), default=8, show_default=True, help="Of the workload.")
+@click.option("--microbatches", type=click.IntRange(1), help="Of the workload.  [default: 8]")
 @click.option("--workload", metavar="PATH.toml", help="Write the layers as a workload for annopipe tune.")
 @click.option("--save", metavar="PATH.toml", help="Write the machine, for ap.costs.Hardware and ap.Cluster.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything that was measured as JSON instead.")
@@ -52,12 +55,7 @@ def command(
     """
     from annopipe.cli.calibrating import Options, measured
 
-    if workload and not options["model"]:
-        raise click.UsageError("--workload holds the layers of a model: say which with --model")
-    if workload and not options["at"]:
-        raise click.UsageError(
-            "--workload needs layers: say where they begin with --at, as --at layers.1 --at layers.2"
-        )
+    _check(options, workload, save)
     under_torchrun = "RANK" in os.environ and "WORLD_SIZE" in os.environ
     if under_torchrun and nproc is not None:
         raise click.UsageError("--nproc starts ranks, and torchrun has started some: leave it out")
@@ -68,10 +66,12 @@ def command(
             "one rank has no links to measure: start 2 or more; what this device attains alone says "
             "ap.costs.local_hardware()"
         )
-    given = {**options, "pipeline_ranks": options["pipeline_ranks"] or ranks}
-    chosen = Options(device=place, **given)
+    options |= _degrees(options, ranks) if workload else {"pipeline_ranks": 0, "microbatches": 0}
+    chosen = Options(device=place, **options)
+    leads = not under_torchrun or os.environ["RANK"] == "0"
+    for written in filter(None, (save, workload) if leads else ()):
+        refuse_unwritable(written)  # before anything is measured
     if under_torchrun:
-        leads = os.environ["RANK"] == "0"
         found = measured(chosen, _tell if leads else _say_nothing)
         if not leads:
             return
@@ -80,7 +80,39 @@ def command(
     click.echo(json.dumps(found.plain, indent=1) if as_json else found.text)
     for path, text in ((save, found.machine), (workload, found.workload)):
         if path:
-            _write(path, text)
+            write_text(path, text)
+            click.echo(f"wrote {path}", err=True)
+
+
+def _check(options: Mapping[str, Any], workload: str | None, save: str | None) -> None:
+    """Refuse options that would have no effect, or that cannot be kept to."""
+    if workload and not options["model"]:
+        raise click.UsageError("--workload holds the layers of a model: say which with --model")
+    if workload and not options["at"]:
+        raise click.UsageError(
+            "--workload needs layers: say where they begin with --at, as --at layers.1 --at layers.2"
+        )
+    of_model, of_workload = {"at": "--at", "inputs": "--input"}, ("pipeline_ranks", "microbatches")
+    for name, option in of_model.items():
+        if options[name] and not options["model"]:
+            raise click.UsageError(f"{option} is of a model: say which with --model")
+    for name in of_workload:
+        if options[name] and not workload:
+            raise click.UsageError(
+                f"--{name.replace('_', '-')} is of a workload: say where to write it with --workload"
+            )
+    if workload and save and Path(workload).absolute() == Path(save).absolute():
+        raise click.UsageError(f"--workload and --save are both {save}: give a file to each")
+
+
+def _degrees(options: Mapping[str, Any], ranks: int) -> dict[str, int]:
+    """Of the workload; said before anything is measured if its layers are too few."""
+    wanted, layers = options["pipeline_ranks"] or ranks, len(set(options["at"])) + 1
+    if layers < wanted:
+        raise click.UsageError(
+            f"--at makes {layers} layers, fewer than {wanted} pipeline ranks: give more of them, or --pipeline-ranks"
+        )
+    return {"pipeline_ranks": wanted, "microbatches": options["microbatches"] or _MICROBATCHES}
 
 
 def _devices(device: str, nproc: int | None) -> tuple[str, int]:
@@ -113,12 +145,3 @@ def _tell(text: str) -> None:
 
 def _say_nothing(_: str) -> None:
     pass
-
-
-def _write(path: str, text: str) -> None:
-    try:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise AnnopipeError(f"cannot write {path}: {error.strerror}") from error
-    click.echo(f"wrote {path}", err=True)

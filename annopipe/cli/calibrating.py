@@ -8,14 +8,18 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from annopipe.errors import AnnopipeError
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from annopipe.costs import Calibration, LayerTimes
+
+    Model = tuple[list[nn.Module], tuple[Any, ...], dict[str, Any]]  # layers, and what the first is called with
 
 __all__ = ["Options", "Outcome", "measured"]
 
@@ -25,7 +29,7 @@ class Options:
     """What to measure.
 
     model, at, inputs: the model, the modules before which it is cut into layers, and example inputs; "" for no model.
-    pipeline_ranks, microbatches: of the workload that its layers make.
+    pipeline_ranks, microbatches: of the workload that its layers make; 0 where none is wanted.
     """
 
     device: str = "cpu"
@@ -34,13 +38,13 @@ class Options:
     model: str = ""
     at: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
-    pipeline_ranks: int = 2
-    microbatches: int = 8
+    pipeline_ranks: int = 0
+    microbatches: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What was found: for people, for files, and everything as plain data. workload: "" without a model."""
+    """What was found: for people, for files, and everything as plain data. workload: "" where none is wanted."""
 
     text: str
     machine: str
@@ -54,18 +58,19 @@ def measured(options: Options, report: Callable[[str], None]) -> Outcome:
     import torch.distributed as dist
 
     import annopipe as ap
-    from annopipe.cli.loading import load_model
 
-    model = load_model(options.model, options.inputs) if options.model else None
     if options.device == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     dist.init_process_group("nccl" if options.device == "cuda" else "gloo")
+    dist.barrier()  # who fails below must not be taken for a peer that was never there
     try:
+        # First: what is wrong with a model is said before anything is measured. Its layers may use the group.
+        model = _model(options) if options.model else None
         found = ap.costs.calibrate(
             device=options.device, ranks_per_node=options.ranks_per_node, name=options.name, report=report
         )
-        layers = _layers(model, options.at, report) if model else []
-        work = _workload(options, found, layers) if layers else None
+        layers = _layers(model, report) if model else []
+        work = _workload(options, found, layers) if options.pipeline_ranks else None
         dist.barrier()
     finally:
         dist.destroy_process_group()
@@ -74,14 +79,21 @@ def measured(options: Options, report: Callable[[str], None]) -> Outcome:
     return Outcome(text, found.to_toml(), work.to_toml() if work else "", plain)
 
 
-def _layers(loaded: Any, at: tuple[str, ...], report: Callable[[str], None]) -> "list[LayerTimes]":
+def _model(options: Options) -> "Model":
+    import annopipe as ap
+    from annopipe.cli.loading import load_model
+
+    model, args, kwargs = load_model(options.model, options.inputs)
+    return ap.split(model, at=list(options.at)) if options.at else [model], args, kwargs
+
+
+def _layers(model: "Model", report: Callable[[str], None]) -> "list[LayerTimes]":
     import torch.distributed as dist
 
     import annopipe as ap
 
-    model, args, kwargs = loaded
-    parts = ap.split(model, at=list(at)) if at else [model]
-    return ap.costs.measure_layers(parts, *args, kwargs=kwargs, group=dist.group.WORLD, report=report)
+    layers, args, kwargs = model
+    return ap.costs.measure_layers(layers, *args, kwargs=kwargs, group=dist.group.WORLD, report=report)
 
 
 def _workload(options: Options, found: "Calibration", layers: "list[LayerTimes]") -> Any:
@@ -164,6 +176,12 @@ def _layers_text(layers: "list[LayerTimes]") -> list[str]:
     return ["", tabulate(rows, headers=headers, disable_numparse=True)]
 
 
+def _fail(message: str) -> NoReturn:
+    """End at once: a slow end lets the other ranks end first, and the command shows who ended first."""
+    print(f"error: {message}", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
 def _main() -> None:
     from benchmarks.launch import end_rank
     from benchmarks.progress import tell, tell_result
@@ -173,9 +191,9 @@ def _main() -> None:
     try:
         found = measured(options, tell)
     except click.ClickException as error:
-        sys.exit(f"error: {error.format_message()}")
+        _fail(error.format_message())
     except AnnopipeError as error:  # the command shows the message, not where it was raised
-        sys.exit(f"error: {error}")
+        _fail(str(error))
     tell_result(json.dumps(dataclasses.asdict(found)))
     end_rank()
 

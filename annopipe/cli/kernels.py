@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from annopipe.simulation.files import refuse_unwritable, write_text
+
 __all__ = ["command"]
 
 
@@ -15,13 +17,21 @@ __all__ = ["command"]
 )
 @click.option("--quick", is_flag=True, help="offline: a few typical forms instead of all, which take minutes")
 @click.option("--target", type=click.Choice(["90", "100"]), multiple=True, help="offline: only this compute capability")
-@click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True, help="where to time")
+@click.option("--device", type=click.Choice(["cuda", "cpu"]), help="where to time  [default: cuda]")
 @click.option("--json", "path", type=click.Path(path_type=Path, dir_okay=False), help="write the numbers as JSON, too")
-def command(offline: bool, quick: bool, target: tuple[str, ...], device: str, path: Path | None) -> None:
+def command(offline: bool, quick: bool, target: tuple[str, ...], device: str | None, path: Path | None) -> None:
     """Time our kernels beside PyTorch's operations, or compile them for GPUs that are not here."""
-    found = _compiled(quick, target) if offline else _timed(device)
+    if not offline and (quick or target):
+        raise click.UsageError(
+            f"{'--quick' if quick else '--target'} says what --offline compiles: give both, or neither"
+        )
+    if offline and device is not None:
+        raise click.UsageError("--device says where to time, and --offline times nothing: leave out one of them")
     if path is not None:
-        path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        refuse_unwritable(path)
+    found = _compiled(quick, target) if offline else _timed(device or "cuda")
+    if path is not None:
+        write_text(path, json.dumps(found, indent=1) + "\n")
 
 
 def _compiled(quick: bool, target: tuple[str, ...]) -> list[dict[str, object]]:

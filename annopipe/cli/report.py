@@ -16,6 +16,7 @@ _EXAMPLES = """\b
 Examples:
   annopipe report out/moe.json
   annopipe report out/before.json out/after.json
+  annopipe report out/moe.json --html out/moe
 """
 _PATH = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -24,7 +25,14 @@ _PATH = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.argument("path", metavar="RUN.json", type=_PATH)
 @click.argument("other", metavar="[OTHER.json]", required=False, type=_PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead.")
-def command(path: Path, other: Path | None, *, as_json: bool) -> None:
+@click.option(
+    "--html",
+    "folder",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Of a run of bench moe: write page.html and its pictures there (needs matplotlib), and print their paths.",
+)
+def command(path: Path, other: Path | None, folder: Path | None, *, as_json: bool) -> None:
     """Show a run that `annopipe bench moe` or `bench overlap` has written (--json), or what changed between two.
 
     A change counts if it is outside the noise: with three repetitions or more on both sides, no time of one run is
@@ -33,12 +41,23 @@ def command(path: Path, other: Path | None, *, as_json: bool) -> None:
     from benchmarks.reporting.comparison import compared
     from benchmarks.reporting.runs import Run
 
+    if folder is not None:
+        _write_page(path, folder, alone=other is None and not as_json)
+        return
     run = Run.read(path)
     if other is None:
         click.echo(json.dumps(_plain_ranking(run), indent=1) if as_json else _ranked(run))
         return
     changes = compared(run, Run.read(other))
     click.echo(json.dumps([_plain(change) for change in changes], indent=1) if as_json else _changes(changes))
+
+
+def _write_page(path: Path, folder: Path, *, alone: bool) -> None:
+    from benchmarks.moe_page import write_page_of
+
+    if not alone:
+        raise click.UsageError("--html writes the page of one run: leave out OTHER.json and --json")
+    click.echo("\n".join(map(str, write_page_of(path, folder))))
 
 
 def _ranked(run: "Run") -> str:

@@ -19,8 +19,11 @@ __all__ = ["command"]
 def command(hardware: str, tokens: int, layers: int, json_path: Path | None) -> None:
     """Compare roofline costs of DeepSeek-V3 layers with their published kernel times (half a minute, no GPU)."""
     import annopipe as ap
+    from annopipe.simulation.files import refuse_unwritable, write_text
     from benchmarks.roofline import RANKS, rows_for
 
+    if json_path is not None:
+        refuse_unwritable(json_path)
     machine = ap.costs.machine(hardware)
     click.echo(f"tracing {layers} layers without memory, then computing their costs: about half a minute", err=True)
     rows = rows_for(machine, tokens, layers)
@@ -36,5 +39,4 @@ def command(hardware: str, tokens: int, layers: int, json_path: Path | None) -> 
     if json_path is not None:
         described = [{**dataclasses.asdict(row), "account": row.account} for row in rows]
         content = {"hardware": machine.name, "tokens": tokens, "layers": layers, "ranks": RANKS, "rows": described}
-        json_path.parent.mkdir(parents=True, exist_ok=True)
-        json_path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_text(json_path, json.dumps(content, indent=1) + "\n")

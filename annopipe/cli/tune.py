@@ -56,7 +56,7 @@ _BATCH, _SEQUENCE = 512, 4096
 @click.option(
     "--effort",
     type=click.IntRange(1),
-    help="How many actions are generated; more finds more.  [default: 1200000, some 20 seconds on two cores]",
+    help="How many actions are generated; more finds more.  [default: 650000, 10 to 20 seconds on two cores]",
 )
 @click.option(
     "--copies",
@@ -105,6 +105,7 @@ def command(
     from annopipe.cli import tuned
     from annopipe.costs.cluster import Cluster
     from annopipe.simulation.files import refuse_unwritable
+    from annopipe.simulation.pictures import painter
     from annopipe.tuning.tuner import DEFAULT_EFFORT, tune
 
     if save and not save.endswith(".toml"):
@@ -112,6 +113,8 @@ def command(
     for place in (save, png, html):
         if place:
             refuse_unwritable(place)
+    if png:
+        painter("pipeline", png)  # before the search, not behind it
     work = _work(path, name, model, cluster, batch, sequence)
     with _bar() as report:
         found = tune(

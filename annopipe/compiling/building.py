@@ -21,10 +21,12 @@ import torch
 from filelock import FileLock, Timeout
 
 from annopipe.compiling.forms import Compiled, NotCompiled
+from annopipe.errors import GraphError
 
 __all__ = ["build", "fill", "helpers_for"]
 
 _WORTH_A_PROCESS = 3  # forms; a process takes as long to start
+_PATIENCE_S = 600.0  # with another process that compiles a form; it may be suspended
 
 
 def build(forms: Iterable[str], helpers: int | None = None) -> dict[str, Compiled | str]:
@@ -34,35 +36,54 @@ def build(forms: Iterable[str], helpers: int | None = None) -> dict[str, Compile
         forms: what to compile.
         helpers: how many processes besides this one; None: one for each processor that no rank has for itself.
 
-    Raises GraphError when there is no C++ compiler.
+    Raises GraphError when there is no C++ compiler, or no place to keep what is compiled.
     """
+    try:
+        return _built(forms, helpers)
+    except OSError as error:
+        raise GraphError(
+            f"what is compiled cannot be kept on disk: {error}; name a folder with room that can be written in the "
+            "environment variable TORCHINDUCTOR_CACHE_DIR"
+        ) from error
+
+
+def _built(forms: Iterable[str], helpers: int | None) -> dict[str, Compiled | str]:
     distinct = list(dict.fromkeys(forms))
     if any('"device":"cpu"' in form for form in distinct):
         _inductor().check_compiler()
     missing = [form for form in distinct if not _mark(form).exists()]
     count = min(helpers_for(len(missing)) if helpers is None else helpers, max(0, len(missing) - 1))
+    refused: dict[str, str] = {}
     with _helped(missing, count):
         for waits in (False, True):
-            fill(missing, waits=waits)
-    return {form: _compiled(form) for form in distinct}
+            refused |= fill([form for form in missing if form not in refused], waits=waits)
+    return {form: refused.get(form) or _compiled(form) for form in distinct}
 
 
-def fill(forms: Sequence[str], *, waits: bool) -> None:
+def fill(forms: Sequence[str], *, waits: bool) -> dict[str, str]:
     """Compile what has no mark yet.
 
     Args:
         forms: what is wanted.
         waits: for those that another process compiles now; else they are left to it.
+
+    Returns those that this process could not compile, and why.
     """
+    refused = {}
     for form in forms:
         mark = _mark(form)
         mark.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with FileLock(f"{mark}.lock", timeout=-1 if waits else 0):
-                if not mark.exists() and not isinstance(_compiled(form), str):
+            with FileLock(f"{mark}.lock", timeout=_PATIENCE_S if waits else 0):
+                if mark.exists():
+                    continue
+                if isinstance(found := _compiled(form), str):
+                    refused[form] = found
+                else:
                     mark.touch()
         except Timeout:
             continue
+    return refused
 
 
 def helpers_for(forms: int) -> int:
@@ -78,11 +99,21 @@ def helpers_for(forms: int) -> int:
 
 
 def _compiled(form: str) -> Compiled | str:
+    inductor = _inductor()
     try:
-        compiled: Compiled = _inductor().compile_form(form, _inductor().compiler_version())
+        compiled: Compiled = inductor.compile_form(form, inductor.compiler_version())
+    except NotCompiled as error:
+        if not _mark(form).exists():
+            return str(error)
+    else:
+        return compiled
+    # It has been compiled before: files of the cache are damaged, as by a full disk or a machine that lost its power.
+    try:
+        with inductor.second_folder():
+            again: Compiled = inductor.compile_form(form, inductor.compiler_version())
     except NotCompiled as error:
         return str(error)
-    return compiled
+    return again
 
 
 def _inductor() -> Any:

@@ -18,6 +18,7 @@ import sympy
 import torch
 from torch import fx
 
+from annopipe.compiling.refusals import kind_refusal
 from annopipe.compiling.stretches import Cut, Stretch
 from annopipe.graphs import meta
 from annopipe.graphs.ops import is_getitem, is_operator
@@ -99,6 +100,7 @@ class _Binder:
             "inputs": inputs,
             "steps": self._steps,
             "outputs": [self._made[node] for node in outputs],
+            "dtypes": [str(meta.value(node).dtype).removeprefix("torch.") for node in outputs],
             "ranges": [self._ranges.get(symbol, [0, None]) for symbol in self._symbols],
         }
         return Bound(self._stretch, json.dumps(form, separators=(",", ":")), list(self._inputs), outputs)
@@ -157,6 +159,8 @@ class _Binder:
             return {"%": self._step(node)}
         if not isinstance(value, torch.Tensor):
             raise NotCompiled(f"{node.name}, which it takes, is no tensor")
+        if why := kind_refusal(value):
+            raise NotCompiled(f"what it takes is {why}")
         return {"in": self._take((node, None), value)}
 
     def _of_number(self, node: fx.Node, value: torch.SymInt) -> Any:

@@ -23,11 +23,12 @@ class CompiledGraph(StageGraph):
 
     Attributes:
         report: what is compiled, and what runs eagerly, and why.
+        source: the graph as it was, operation by operation.
     """
 
-    def __init__(self, graph: StageGraph, report: CompileReport) -> None:
+    def __init__(self, graph: StageGraph, report: CompileReport, source: StageGraph) -> None:
         super().__init__(graph.graph, graph.inputs, graph.outputs, attributes=graph.attributes, guards=graph.guards)
-        self.report = report
+        self.report, self.source = report, source
 
 
 def compile_graph(
@@ -44,7 +45,7 @@ def compile_graph(
         program: the keys of its nodes in program order, for a graph in another one; ``OverlapPlan.compiled`` knows it.
         helpers: processes that compile besides this one; None: as there are free processors.
 
-    Raises GraphError when there is no C++ compiler.
+    Raises GraphError when there is no C++ compiler, and for a program that is not the graph's.
 
     >>> import torch, annopipe as ap
     >>> graphs = ap.trace(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
@@ -54,6 +55,10 @@ def compile_graph(
     """
     if not isinstance(graph, StageGraph):
         raise GraphError(f"compile_graph takes a stage graph, got {type(graph).__name__}: pass graphs.forward")
+    if helpers is not None and (type(helpers) is not int or helpers < 0):
+        raise GraphError(f"helpers={helpers!r}: give a number of processes, 0 or more, or None")
+    if isinstance(graph, CompiledGraph):
+        return graph
     return compile_graphs([(graph, program)], helpers=helpers)[0]
 
 
@@ -83,7 +88,7 @@ def compile_graphs(
         ready = [(b, built[b.form]) for b in forms if isinstance(b, Bound)]
         compiled = [(bound, function) for bound, function in ready if not isinstance(function, str)]
         report = CompileReport(tuple(rows), tuple(own.eager.values()), time.perf_counter() - begun_s)
-        results.append(CompiledGraph(lowered(graph, own, compiled), report))
+        results.append(CompiledGraph(lowered(graph, own, compiled), report, graph))
     return results
 
 

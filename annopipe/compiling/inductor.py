@@ -13,7 +13,9 @@ import contextlib
 import functools
 import json
 import logging
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import sympy
@@ -26,6 +28,7 @@ from torch._inductor.compile_fx import compile_fx_inner
 from torch._inductor.cpp_builder import get_cpp_compiler
 from torch._inductor.exc import InvalidCxxCompiler
 from torch._inductor.runtime.cache_dir_utils import cache_dir
+from torch._inductor.utils import clear_caches
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._sympy import functions
@@ -39,10 +42,12 @@ __all__ = [
     "compile_form",
     "compiler_folder",
     "compiler_version",
+    "second_folder",
 ]
 
 # Rounding after every operation in bf16 and fp16, as eager does it: results do not depend on what is fused.
 _SETTINGS = {"emulate_precision_casts": True}
+_AUTOCAST = ("cpu", "cuda")  # devices
 
 
 def compiler_folder() -> str:
@@ -50,16 +55,29 @@ def compiler_folder() -> str:
     return cache_dir()
 
 
+@contextlib.contextmanager
+def second_folder() -> Iterator[None]:
+    """With another folder for what is compiled, inside of the first, in which files are damaged."""
+    folder = compiler_folder()
+    clear_caches()  # of this process, which remember the damaged files
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(folder) / "annopipe" / "again")
+    try:
+        yield
+    finally:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+
+
 def compiler_version() -> str:
     """What else than the form decides what is compiled."""
-    return f"{torch.__version__} {torch.version.git_version} {_SETTINGS} {torch.get_num_threads()}"
+    modes = torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
+    return f"{torch.__version__} {torch.version.git_version} {_SETTINGS} {modes}"
 
 
 def check_compiler() -> None:
     """Raises GraphError when there is no C++ compiler."""
     try:
         get_cpp_compiler()
-    except InvalidCxxCompiler as error:
+    except (InvalidCxxCompiler, OSError) as error:
         raise GraphError(
             "compiling for CPUs takes a C++ compiler, and there is none: install g++ or clang++, or name one in the "
             "environment variable CXX"
@@ -85,9 +103,10 @@ def compile_form(form: str, _version: str) -> Compiled:
         return compiled
 
     described = json.loads(form)
-    with _quiet(), torch.no_grad(), functorch_config.patch(enable_autograd_cache=False):
+    with _alone(), functorch_config.patch(enable_autograd_cache=False):
         try:
             module, values = _rebuilt(form)
+            _check_dtypes(module, described["dtypes"])
             options = {"inner_compile": record, "config_patches": _SETTINGS}
             standalone_compile(module, values, dynamic_shapes="from_graph", options=options)
         except Exception as error:  # whatever Inductor raises: the stretch runs eagerly, and the report has the text
@@ -144,19 +163,37 @@ class _Recording(fx.Interpreter):
         return result
 
 
+def _check_dtypes(module: fx.GraphModule, expected: list[str]) -> None:
+    """Raises NotCompiled when results have other dtypes than they were traced with, as under another default dtype."""
+    (results,) = module.graph.output_node().args
+    found = [str(node.meta["val"].dtype).removeprefix("torch.") for node in results]  # type: ignore[union-attr]
+    if found != expected:
+        raise NotCompiled(f"its results were {', '.join(expected)} when it was traced, and are {', '.join(found)} now")
+
+
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the warning that there is nothing to save, which nobody asked for."""
+def _alone() -> Iterator[None]:
+    """Without what the caller may have entered, all of which is in the graph already, and without autograd.
+
+    Also without the warning that there is nothing to save, which nobody asked for.
+    """
     logger = logging.getLogger("torch._inductor.standalone_compile")
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with inductor_config.patch(fx_graph_cache=True):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(inductor_config.patch(fx_graph_cache=True))
+            stack.enter_context(torch.inference_mode(mode=False))
+            stack.enter_context(torch.no_grad())
+            for device in filter(torch.is_autocast_enabled, _AUTOCAST):
+                stack.enter_context(torch.autocast(device, enabled=False))
             yield
     finally:
         logger.setLevel(before)
 
 
 def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+    """The first line of an error, and the first error of the C++ compiler in it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
+    found = next((line for line in lines[1:] if "error: " in line), "")
+    return f"{type(error).__name__}: {': '.join(filter(None, (lines[0], found)))}"

@@ -24,8 +24,6 @@ from annopipe.graphs.stage_graph import StageGraph, body, copy_nodes, input_node
 
 __all__ = ["lowered", "packing"]
 
-_GIVEN = frozenset({"param", "buffer"})  # laid out as when they were traced
-
 
 def lowered(graph: StageGraph, cut: Cut, stretches: Sequence[tuple[Bound, Compiled]]) -> StageGraph:
     """The graph with compiled stretches."""
@@ -116,7 +114,6 @@ class _Writer:
     def __init__(self, graph: StageGraph, cut: Cut, stretches: Sequence[tuple[Bound, Compiled]]) -> None:
         self._old, self._cut, self._stretches = graph, cut, stretches
         self._compiled = frozenset(node for bound, _ in stretches for node in bound.outputs)
-        self._ports = dict(zip(input_nodes(graph.graph), graph.inputs, strict=True))
         self._graph = fx.Graph()
         self._made: dict[fx.Node, fx.Node] = {}
         copy_nodes(self._graph, input_nodes(graph.graph), self._made)
@@ -146,7 +143,7 @@ class _Writer:
         return self._made[node]
 
     def _write_stretch(self, bound: Bound, run: Compiled) -> None:
-        values = [self._input(source) for source in bound.inputs]
+        values = [self._input(source, bound) for source in bound.inputs]
         strides = [self._strides(source) for source in bound.inputs]
         # One list, which is emptied: else all inputs would be held until the end.
         packed = self._call(packing(strides), tuple(values), bound)
@@ -159,25 +156,26 @@ class _Writer:
     def _call(self, target: Callable[..., Any], args: tuple[Any, ...], bound: Bound) -> fx.Node:
         node = self._graph.call_function(target, args)
         meta.set_placement(node, meta.placed(bound.stretch.nodes[0]))
+        meta.mark_computation(node)
         return node
 
-    def _input(self, source: Source) -> fx.Node:
+    def _input(self, source: Source, bound: Bound) -> fx.Node:
         node, dim = source
         if dim is None:
             return self._new(node)
-        return self._graph.call_function(torch.ops.aten.sym_size.int, (self._new(node), dim))
+        size = self._call(torch.ops.aten.sym_size.int, (self._new(node), dim), bound)
+        meta.set_value(size, meta.value(node).shape[dim])
+        return size
 
     def _strides(self, source: Source) -> tuple[int, ...] | None:
         """What the strides have to be, where nothing else sees to it.
 
-        Real operations may lay out their results in another way than traced ones, and so may callers.
+        Real operations may lay out their results in another way than traced ones, and so may callers; parameters may
+        have been replaced (``load_state_dict(assign=True)``, ``to(memory_format=...)``).
         """
         node, dim = source
         value = meta.value(node)
-        port = self._ports.get(node)
         if dim is not None or not isinstance(value, torch.Tensor) or node in self._compiled:
-            return None
-        if port is not None and port.role in _GIVEN:
             return None
         strides = tuple(stride for stride in strides_of(value) if isinstance(stride, int))
         return strides if len(strides) == value.dim() else None
@@ -192,8 +190,9 @@ def packing(strides: Sequence[tuple[int, ...] | None]) -> Callable[..., list[Any
     def pack_checked(*values: Any) -> list[Any]:
         found = list(values)
         for index, own in checked:
-            if found[index].stride() != own:
-                found[index] = _laid_out(found[index], own)
+            value = found[index]
+            if value.stride() != own or value.is_neg():  # as x.conj().imag: its memory has the other sign
+                found[index] = _laid_out(value.resolve_neg(), own)
         return found
 
     return pack_checked

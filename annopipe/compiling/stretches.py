@@ -18,12 +18,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from torch import fx
 
-from annopipe.compiling.refusals import refusal
+from annopipe.compiling.refusals import lookup_refusal, refusal
+from annopipe.errors import GraphError
 from annopipe.graphs import meta
 from annopipe.graphs.dependencies import in_written_storage, predecessors
-from annopipe.graphs.ops import is_getitem, traits
+from annopipe.graphs.fixed import is_fixed
+from annopipe.graphs.ops import is_getitem
 from annopipe.graphs.regions import place
-from annopipe.graphs.stage_graph import StageGraph, body
+from annopipe.graphs.stage_graph import StageGraph, body, input_nodes
 from annopipe.graphs.views import is_view
 
 __all__ = ["Cut", "Stretch", "cut"]
@@ -71,18 +73,24 @@ def cut(graph: StageGraph, program: Sequence[str] | None = None) -> Cut:
     Args:
         graph: in any legal order.
         program: the keys of its nodes in program order; None when the graph is in that order.
+
+    Raises GraphError for a program that lacks a node.
     """
     place(graph)
     nodes = body(graph.graph)
     if program is not None:
         rank = {key: position for position, key in enumerate(program)}
+        if unknown := sorted({meta.placed(node).key for node in nodes} - rank.keys()):
+            raise GraphError(f"the program lacks node {unknown[0]}: give the keys of all nodes, as plan.program_order")
         nodes.sort(key=lambda node: rank[meta.placed(node).key])
     before = predecessors(nodes)
     written = in_written_storage(nodes)
-    fixed = frozenset(node for node in nodes if _is_fixed(node))
+    fixed = frozenset(node for node in nodes if is_fixed(node))
     transparent = frozenset(
         node for node in nodes if node not in fixed and node not in written and (is_view(node) or meta.is_number(node))
     )
+    ports = zip(input_nodes(graph.graph), graph.inputs, strict=True)
+    given = {node for node, port in ports if port.role == "input"}
     eager: dict[fx.Node, str] = {}
     for node in nodes:
         if node in fixed or node in transparent:
@@ -92,7 +100,7 @@ def cut(graph: StageGraph, program: Sequence[str] | None = None) -> Cut:
             eager[node] = eager.get(source, "a result of communication")
         elif node in written:
             eager[node] = "it shares memory with what is written to"
-        elif why := refusal(node):
+        elif why := refusal(node) or lookup_refusal(node, given):
             eager[node] = why
     needs, needed = _around(nodes, before, fixed)
     left = [node for node in nodes if node not in fixed and node not in transparent and node not in eager]
@@ -101,20 +109,6 @@ def cut(graph: StageGraph, program: Sequence[str] | None = None) -> Cut:
     ordered = (sorted(group, key=position.__getitem__) for group in groups if group)
     stretches = tuple(Stretch(tuple(group), *_place(group[0]), _union(needs[n] for n in group)) for group in ordered)
     return Cut(tuple(nodes), stretches, transparent, eager, fixed, needs, before)
-
-
-def _is_fixed(node: fx.Node) -> bool:
-    known = traits(node)
-    return (
-        meta.placed(node).kind != "compute"
-        or known.launch
-        or known.wait
-        or known.random
-        or known.fence
-        or bool(known.writes)
-        or meta.makes_sizes(node)
-        or node.op != "call_function"
-    )
 
 
 def _around(

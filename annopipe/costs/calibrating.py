@@ -61,10 +61,11 @@ def calibrate(
         raise CostError("calibrate on one rank: links are measured between 2 ranks or more; start more of them")
     began, tell, place = time.perf_counter(), report or _silent, torch.device(device)
     ranks = dist.get_world_size(everyone)
-    per_node = _ranks_per_node(everyone, ranks, ranks_per_node)
+    hosts = _hosts(everyone)
+    per_node = _ranks_per_node(hosts, ranks_per_node)
     meter = Meter(everyone, place, largest_bytes=largest_bytes)
     tell("the device")
-    own, memory, cores = _devices(everyone, place, per_node)
+    own, memory, cores = _devices(everyone, place, hosts.count(socket.gethostname()))
     messages: list[MessageTimes] = []
     in_flight = 1
     with _node_group(everyone, ranks, per_node) as inside:
@@ -80,7 +81,15 @@ def calibrate(
     hardware = described(name or default, own, messages, per_node, interference, in_flight)
     backend = dist.get_backend(everyone)
     found = Calibration(
-        hardware, ranks, memory, tuple(messages), interference, backend, cores, time.perf_counter() - began
+        hardware,
+        ranks,
+        memory,
+        tuple(messages),
+        interference,
+        backend,
+        cores,
+        max(map(hosts.count, hosts)),
+        time.perf_counter() - began,
     )
     of_first: list[Any] = [found]
     dist.broadcast_object_list(of_first, group=everyone, group_src=0)
@@ -92,14 +101,20 @@ def _silent(_: str) -> None:
     pass
 
 
-def _ranks_per_node(group: dist.ProcessGroup, ranks: int, given: int | None) -> int:
-    if given is not None:
-        if type(given) is not int or given < 1 or ranks % min(given, ranks):
-            raise CostError(f"ranks_per_node={given!r}: give a number that divides the {ranks} ranks into equal nodes")
-        return min(given, ranks)
-    hosts: list[Any] = [None] * ranks
+def _hosts(group: dist.ProcessGroup) -> list[str]:
+    """The name of every rank's host."""
+    hosts: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(hosts, socket.gethostname(), group=group)
-    return ranks_on_each(hosts)
+    return hosts
+
+
+def _ranks_per_node(hosts: Sequence[str], given: int | None) -> int:
+    if given is None:
+        return ranks_on_each(hosts)
+    ranks = len(hosts)
+    if type(given) is not int or given < 1 or ranks % min(given, ranks):
+        raise CostError(f"ranks_per_node={given!r}: give a number that divides the {ranks} ranks into equal nodes")
+    return min(given, ranks)
 
 
 def ranks_on_each(hosts: Sequence[str]) -> int:
@@ -162,12 +177,15 @@ def _partner(rank: int, apart: int, ranks: int) -> int | None:
     return other if other < ranks else None
 
 
-def _devices(group: dist.ProcessGroup, device: torch.device, per_node: int) -> tuple[Attained, int, int]:
-    """What a rank's device attains while all measure: the median; its memory, the least; cores, where those compute."""
+def _devices(group: dist.ProcessGroup, device: torch.device, sharing: int) -> tuple[Attained, int, int]:
+    """What a rank's device attains while all measure: the median; its memory, the least; cores, where those compute.
+
+    sharing: how many ranks this host has, whatever a node is said to be.
+    """
     if device.type == "cuda":
         memory, cores = torch.cuda.get_device_properties(device).total_memory, 0
     else:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // per_node
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // sharing
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     dist.barrier(group)
     everyone: list[Any] = [None] * dist.get_world_size(group)

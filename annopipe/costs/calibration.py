@@ -32,8 +32,8 @@ class Calibration:
 
     hardware: one rank's device and the links around it.  devices: how many ranks there are.  memory: bytes of each.
     messages: what was measured of each kind of message.  interference: of communication and computation.
-    backend: what carried the messages.  cores: of this machine, where the ranks compute on it; 0 for GPUs.
-    seconds: what measuring took.
+    backend: what carried the messages.  cores: of a machine, where the ranks compute on it; 0 for GPUs.
+    ranks_of_cores: how many ranks share those.  seconds: what measuring took.
     """
 
     hardware: Hardware
@@ -43,6 +43,7 @@ class Calibration:
     interference: Interference
     backend: str
     cores: int
+    ranks_of_cores: int
     seconds: float
 
     def of(self, kind: Kind, where: Where = "inside") -> MessageTimes:
@@ -65,10 +66,10 @@ class Calibration:
     def notes(self) -> list[str]:
         """What a reader has to know of these numbers."""
         found = []
-        if self.cores and self.cores < self.devices:
+        if self.cores and self.cores < self.ranks_of_cores:
             found.append(
-                f"{self.devices} ranks share {self.cores} cores: the device's numbers and the interference are those "
-                "of ranks that slow each other down"
+                f"{self.ranks_of_cores} ranks share {self.cores} cores: the device's numbers and the interference are "
+                "those of ranks that slow each other down"
             )
         if self.backend != "gloo":
             found.append(f"messages over {self.backend}: developed on gloo, not tried on several GPUs by its authors")

@@ -139,6 +139,10 @@ def machine(name: str) -> Hardware:
     3350000000000.0
     """
     found = MACHINES.get(name.lower()) if isinstance(name, str) else None
+    if found is None and name == "cpu":
+        raise CostError(
+            "the table has no 'cpu', which is measured where hardware='cpu' is given: name another, or do that"
+        )
     if found is None:
         raise CostError(
             f"there is no hardware {name!r}: the names are {', '.join(MACHINES)} and cpu; describe another machine "

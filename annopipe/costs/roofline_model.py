@@ -56,6 +56,7 @@ def roofline(
     node_limit: NodeLimit | None = None,
     collectives: Mapping[str, Collective] | None = None,
     fused: bool = False,
+    skew: float = 1.0,
     network: Network | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> NodeCosts:
@@ -77,6 +78,8 @@ def roofline(
         node_limit: how all-to-alls of rows merge what goes to one node.
         collectives: what launches that PyTorch does not have are like, by operator: {"lib::dispatch": "all_to_all"}.
         fused: whether elementwise operations run as a compiler fuses them.
+        skew: how many times its even share of the rows an exchange brings to this rank, the busiest one of its group,
+            for which the others wait; sizes that are given stay.
         network: how transfers share the link, and how much computation slows down while one moves; what the
             hardware says of it when left out.
         group: with a measured machine ("cpu", or None without a GPU): ranks that all get the first one's numbers.
@@ -108,7 +111,7 @@ def roofline(
     model = _Model(
         device,
         Groups(ranks, nodes),
-        Sizes(graph, sizes),
+        Sizes(graph, sizes, skew),
         matmul_dtype,
         _by_direction(wire_bytes or {}),
         node_limit,

@@ -4,7 +4,7 @@ A size that depends on data is a symbol, "u1". Its value is, first rule that fit
     given       by the lane's own name, "F.u1"; by the symbol, "u1"; or by the port that carries it, "size.sym_size_int"
                 or "B.size.sym_size_int"
     balanced    recorded when the stage was traced: an exchange receives as many rows as it sends, spread evenly over
-                peers and experts (annopipe/graphs/balanced_sizes.py)
+                peers and experts (annopipe/graphs/balanced_sizes.py); times the skew, on the busiest rank
 """
 
 import math
@@ -27,12 +27,17 @@ __all__ = ["Sizes"]
 class Sizes:
     """Evaluates sizes of one graph.
 
+    Args:
+        skew: what sizes of balanced routing are multiplied by.
+
     Raises:
-        CostError: a given size is for something that the graph does not have, or no size.
+        CostError: a given size is for something that the graph does not have, or no size; a skew below 1.
     """
 
-    def __init__(self, graph: StageGraph, given: Mapping[str, int] | None = None) -> None:
-        self._graph = graph
+    def __init__(self, graph: StageGraph, given: Mapping[str, int] | None = None, skew: float = 1.0) -> None:
+        if isinstance(skew, bool) or not isinstance(skew, (int, float)) or not 1.0 <= skew < math.inf:
+            raise CostError(f"skew is {skew!r}: give how many times its even share the busiest rank gets, 1 or more")
+        self._graph, self._skew = graph, skew
         self._given: dict[str, int] = {}
         given = {} if given is None else given
         ports = {port.name: node for port, node in zip(graph.inputs, input_nodes(graph.graph), strict=True)}
@@ -75,7 +80,8 @@ class Sizes:
         for name in (f"{lane}{symbol}", str(symbol)):
             if name in self._given:
                 return self._given[name]
-        return balanced_symbol(size, symbol)
+        even = balanced_symbol(size, symbol)
+        return even if even is None or self._skew == 1.0 else round(self._skew * even)
 
     def _unknown(self, size: Any, symbol: Any, node: fx.Node) -> CostError:
         untold = {str(s): None for lane, extent, s in _symbols(self._graph) if self._value(lane, extent, s) is None}

@@ -168,7 +168,7 @@ def without_memory() -> Iterator[None]:
 
 
 def without_values(like: Sequence[Any], tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-    """Examples like those values: tensors that have no memory, fake in the mode of ``tensors`` where these are.
+    """Examples like those values, nested as they are: without memory, fake in the mode of ``tensors`` if those are.
 
     Floating-point ones require grad, as what one stage hands to the next does.
 
@@ -180,8 +180,11 @@ def without_values(like: Sequence[Any], tensors: Sequence[torch.Tensor]) -> tupl
     """
     mode = detect_fake_mode(list(tensors)) or FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     with mode:
-        found = [_fake_like(value) if isinstance(value, torch.Tensor) else value for value in like]
-    return tuple(v.requires_grad_(v.is_floating_point()) if isinstance(v, torch.Tensor) else v for v in found)
+        found = pytrees.tree_map_only(torch.Tensor, _fake_like, tuple(like))
+    made: tuple[Any, ...] = pytrees.tree_map_only(
+        torch.Tensor, lambda fake: fake.requires_grad_(fake.is_floating_point()), found
+    )
+    return made
 
 
 def _told(tensor: torch.Tensor) -> str:

@@ -4,7 +4,8 @@ Keys that PyTorch writes: ``val`` (the fake value), ``custom`` (annotations), ``
 ``partitioner_tag`` (which side of the joint graph an op was traced on), ``seq_nr`` (the autograd node that an op made
 or ran in), ``nn_module_stack`` (of front ends that keep one), ``recompute`` and ``ac_graph_id`` (activation
 checkpointing), ``unbacked_bindings`` (sizes that the op reads from data), ``stack_trace``, ``example_value`` (Dynamo's
-``val``). Ours: ``annopipe`` holds one ``Placement``, ``annopipe_declaration`` one ``Declaration``.
+``val``). Ours: ``annopipe`` holds one ``Placement``, ``annopipe_declaration`` one ``Declaration``;
+``annopipe_computes`` is set on calls of functions that passes have made.
 """
 
 import contextlib
@@ -34,8 +35,10 @@ __all__ = [
     "is_traced_in_backward",
     "is_traced_in_forward",
     "makes_sizes",
+    "mark_computation",
     "mark_recompute",
     "marked",
+    "marked_computation",
     "module_path",
     "placed",
     "placement",
@@ -58,6 +61,7 @@ __all__ = [
 
 _PLACEMENT = "annopipe"
 _DECLARATION = "annopipe_declaration"
+_COMPUTES = "annopipe_computes"
 _RULE = "annopipe_rule"
 _MODULE_FQN = "module_fqn"  # torchtitan's annotation
 _SELF = re.compile(r"^(L\['self'\]|self)\.?")
@@ -177,6 +181,16 @@ def mark_recompute(node: fx.Node, group: int, *, again: bool) -> None:
     """Put a node into a group whose values a backward computes again, or, of this node, takes from the forward."""
     node.meta[_GROUP] = group
     node.meta[_POLICY] = CheckpointPolicy.PREFER_RECOMPUTE if again else CheckpointPolicy.MUST_SAVE
+
+
+def mark_computation(node: fx.Node) -> None:
+    """Say of a call of a function that a pass made that it computes, and does nothing else."""
+    node.meta[_COMPUTES] = True
+
+
+def marked_computation(node: fx.Node) -> bool:
+    """Whether a pass has said that the node computes, and does nothing else."""
+    return bool(node.meta.get(_COMPUTES))
 
 
 def group(node: fx.Node) -> int | None:

@@ -137,6 +137,8 @@ def traits(node: fx.Node) -> OpTraits:
 
     Attention without dropout is not random, although its operators could draw numbers.
     """
+    if meta.marked_computation(node):
+        return OpTraits()
     if node.op == "call_function":
         noted = meta.declaration(node)
         known = _target_traits(node.target, declared(node.target) if noted is None else noted)

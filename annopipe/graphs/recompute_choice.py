@@ -25,6 +25,7 @@ from annopipe.annotate import check_name
 from annopipe.errors import CaptureError
 from annopipe.graphs import meta
 from annopipe.graphs.min_cut import within_budget
+from annopipe.graphs.region_paths import ends
 from annopipe.graphs.stage_graph import StageGraph, body
 
 __all__ = ["ALL", "Recompute", "RecomputeChoice", "mark_choice", "matching", "recompute_choice", "region_paths"]
@@ -101,7 +102,7 @@ def matching(paths: Iterable[str], name: str) -> list[str]:
     >>> matching(["a/moe/experts", "a/moe", "mlp"], "moe"), matching(["a/moe/experts", "moe"], "moe/experts")
     (['a/moe/experts', 'a/moe'], ['a/moe/experts'])
     """
-    return [path for path in paths if f"/{name}/" in f"/{path}/"]
+    return [path for path in paths if ends(path, name)]
 
 
 def mark_choice(joint: StageGraph, choice: RecomputeChoice) -> None:
@@ -144,7 +145,7 @@ def _found(joint: StageGraph, name: str, *, absent: bool) -> list[str]:
 
 def _up_to(path: str, name: str) -> str:
     """The path to the end of the name in it: the instance of the region that a node is in."""
-    return path[: f"/{path}/".index(f"/{name}/") + len(name)]
+    return "/".join(path.split("/")[: ends(path, name)[0]])
 
 
 def _layers(paths: Iterable[str]) -> dict[str, str]:

@@ -21,6 +21,7 @@ from torch import fx
 from annopipe.errors import GraphError
 from annopipe.graphs import meta
 from annopipe.graphs.backward_split import input_half
+from annopipe.graphs.host_copies import copies_to_host
 from annopipe.graphs.meta import Placement
 from annopipe.graphs.ops import is_getitem, launch_of, note_declarations, traits, view_chain
 from annopipe.graphs.stage_graph import StageGraph, body, output_nodes
@@ -119,15 +120,7 @@ def _kind(node: fx.Node) -> str:
         return "launch"
     if known.wait:
         return "wait" if launch_of(node) is not None else "compute"
-    return "host" if known.host_read or _copies_to_host(node) else "compute"
-
-
-def _copies_to_host(node: fx.Node) -> bool:
-    """Whether the host blocks until a copy from a device has arrived."""
-    if getattr(node.target, "__name__", "") != "_to_copy.default" or node.kwargs.get("non_blocking"):
-        return False
-    source, copy = (getattr(meta.value(n), "device", None) for n in (node.all_input_nodes[0], node))
-    return source is not None and source.type not in ("cpu", "meta") and copy is not None and copy.type == "cpu"
+    return "host" if known.host_read or copies_to_host(node) else "compute"
 
 
 def _phases(graph: StageGraph, nodes: Iterable[fx.Node]) -> dict[fx.Node, str]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
-from annopipe.kernels.tuning import seconds_on_stream, tile_choices
+from annopipe.kernels.tuning import call_seconds, tile_choices
 
 __all__ = ["aligned", "by_row", "capability", "chosen", "precision", "programs"]
 
@@ -56,7 +56,7 @@ def chosen(
 
     def seconds(tile: Tile) -> float:
         try:
-            return seconds_on_stream(lambda: launch(tile))
+            return min(call_seconds(lambda: launch(tile), device))
         except OutOfResources:
             return math.inf
 

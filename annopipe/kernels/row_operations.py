@@ -60,5 +60,5 @@ def _check(
             f"{tuple(target.shape)} do not fit top_k = {top_k}: rows are [rows, width], and source and target have "
             "one number for each slot of a token"
         )
-    if weights is not None and weights.numel() != slots:
+    if weights is not None and tuple(weights.shape) not in ((slots // top_k, top_k), (slots,)):
         raise GraphError(f"{name}: weights {tuple(weights.shape)} do not fit {slots} slots: give [tokens, top_k]")

@@ -39,8 +39,11 @@ def weight_grad(x: Tensor, grad: Tensor, counts: Tensor) -> Tensor:
 def _groups(counts: Tensor, rows: int) -> list[tuple[int, slice]]:
     """(expert, its rows) for every expert that has rows."""
     sizes = counts.tolist()
-    if sum(sizes) != rows:
-        raise GraphError(f"grouped_mm: counts {sizes} add to {sum(sizes)}, x has {rows} rows")
+    if sum(sizes) != rows or min(sizes, default=0) < 0:
+        raise GraphError(
+            f"grouped_mm: counts {sizes} add to {sum(sizes)}, x has {rows} rows: give how many rows each expert has, "
+            "from 0, which add to all of them"
+        )
     ends = list(accumulate(sizes))
     return [(e, slice(end - size, end)) for e, (size, end) in enumerate(zip(sizes, ends, strict=True)) if size]
 

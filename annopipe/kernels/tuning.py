@@ -11,6 +11,7 @@ Sizes are of one kind when they are alike but for the number of rows, and that h
 import functools
 import math
 import threading
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TypeVar
 
@@ -18,9 +19,9 @@ import torch
 
 from annopipe.errors import GraphError
 
-__all__ = ["Choices", "seconds_on_stream", "tile_choices"]
+__all__ = ["Choices", "call_seconds", "tile_choices"]
 
-_WARM_UP, _TIMED = 2, 5
+_WARM_UP = 2
 Tile = TypeVar("Tile")
 
 
@@ -74,16 +75,26 @@ def tile_choices() -> Choices:
     return Choices()
 
 
-def seconds_on_stream(run: Callable[[], object]) -> float:
-    """How long a call takes on the current stream: the least of a few."""
-    for _ in range(_WARM_UP):
-        run()
-    times = []
-    for _ in range(_TIMED):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        run()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) * 1e-3)
-    return min(times)
+def call_seconds(run: Callable[[], object], device: torch.device, calls: int = 5) -> list[float]:
+    """How long each of some calls takes, on the current stream where that is a GPU's; the first two are not counted.
+
+    >>> len(call_seconds(lambda: None, torch.device("cpu")))
+    5
+    """
+    timed = _on_stream if device.type == "cuda" else _by_clock
+    return [timed(run) for _ in range(_WARM_UP + calls)][_WARM_UP:]
+
+
+def _on_stream(run: Callable[[], object]) -> float:
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    run()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) * 1e-3
+
+
+def _by_clock(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start

@@ -4,11 +4,15 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from annopipe.capturing import graphs as capturing
+from annopipe.capturing.graphs import CapturedGraph, capture_graph
+from annopipe.capturing.report import CaptureReport
 from annopipe.compiling.graphs import CompiledGraph, check_one_stream, compile_graph
 from annopipe.compiling.report import CompileReport
 from annopipe.costs import roofline
 from annopipe.costs.node_costs import NodeCosts, as_costs
 from annopipe.errors import CostError
+from annopipe.graphs.host_copies import with_host_copies
 from annopipe.graphs.stage_graph import StageGraph
 from annopipe.graphs.streams import StreamPlan
 from annopipe.ordering.agreement import check_same_sequence
@@ -40,6 +44,7 @@ class OverlapPlan:
         self.policy = policy
         self.reason = reason
         self._checked = False
+        self._captured: CapturedGraph | None = None
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -70,8 +75,16 @@ class OverlapPlan:
 
     @functools.cached_property
     def executable(self) -> StageGraph:
-        """The graph as it runs on its device: on CUDA with the calls for its streams; compiled ones have none."""
-        return self.graph if self.compile_report is not None else issued_on_streams(self.graph, self.streams)
+        """The graph as it runs on its device: on CUDA with the calls for its streams, and host reads cut in two."""
+        if self._captured is not None:
+            return with_host_copies(self._captured)
+        compiled = self.compile_report is not None
+        return with_host_copies(self.graph if compiled else issued_on_streams(self.graph, self.streams))
+
+    @property
+    def is_on_one_stream(self) -> bool:
+        """Whether all nodes run on the stream that the graph is called on, as they always do on a processor."""
+        return issued_on_streams(self.graph, self.streams) is self.graph
 
     @property
     def network(self) -> Network:
@@ -127,7 +140,7 @@ class OverlapPlan:
         Raises:
             GraphError: there is no C++ compiler, or the plan runs on several CUDA streams.
         """
-        check_one_stream(self.executable is self.graph)
+        check_one_stream(self.is_on_one_stream)
         return self.with_compiled(compile_graph(self.graph, self.program_order, helpers=helpers))
 
     def with_compiled(self, graph: CompiledGraph) -> "OverlapPlan":
@@ -136,13 +149,36 @@ class OverlapPlan:
         plan._checked = self._checked
         return plan
 
+    @property
+    def capture_report(self) -> CaptureReport | None:
+        """What is captured as CUDA graphs, and what is not and why; None for a plan of which nothing is to be."""
+        return None if self._captured is None else self._captured.report
+
+    def captured(self) -> "OverlapPlan":
+        """The plan with runs of its computation captured as CUDA graphs; see ``annopipe.capture_graph``.
+
+        Of a compiled plan, what is compiled is captured. The order stays the plan's.
+
+        Raises:
+            GraphError: the plan does not run on a GPU, or on several CUDA streams.
+        """
+        capturing.check_one_stream(self.is_on_one_stream)
+        return self.with_captured(capture_graph(self.graph))
+
+    def with_captured(self, graph: CapturedGraph) -> "OverlapPlan":
+        """The plan that runs a captured form of its graph."""
+        plan = OverlapPlan(self.graph, self.problem, self.indices, self.policy, self.reason)
+        plan._checked, plan._captured = self._checked, graph
+        return plan
+
     def __repr__(self) -> str:
         why = f"; {self.reason}" if self.reason else ""
         return f"OverlapPlan({self.policy}, {len(self.indices)} nodes, lanes {', '.join(self.problem.lanes)}{why})"
 
     def _need_costs(self) -> None:
         if not self.problem.has_costs:
-            self.problem = with_costs(self.problem, roofline(self.graph))
+            graph = self.graph.source if isinstance(self.graph, CompiledGraph) else self.graph
+            self.problem = with_costs(self.problem, roofline(graph))
 
 
 def with_costs(problem: OverlapProblem, costs: NodeCosts) -> OverlapProblem:

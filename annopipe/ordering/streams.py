@@ -22,6 +22,7 @@ from annopipe.annotate import check_name
 from annopipe.errors import GraphError, OrderError
 from annopipe.graphs import meta
 from annopipe.graphs.ops import is_getitem
+from annopipe.graphs.region_paths import ends
 from annopipe.graphs.stage_graph import StageGraph, body
 from annopipe.graphs.streams import CudaStreams, StreamPlan, stream_plan, with_stream_calls
 from annopipe.ordering.describing import problem_of
@@ -36,15 +37,20 @@ def on_streams(problem: OverlapProblem, streams: Mapping[str, str]) -> OverlapPr
     """The problem with the streams that selectors give to its nodes.
 
     Raises:
-        OrderError: a selector that means no node, or a stream whose name is none.
+        OrderError: no mapping from selectors to names, a selector that means no node, a stream whose name is none.
     """
+    if not isinstance(streams, Mapping) or not all(isinstance(text, str) for pair in streams.items() for text in pair):
+        raise OrderError(f'streams={streams!r}: give names of streams by selector, such as {{"W": "side"}}; "" is none')
     chosen: dict[int, str] = {}
     for selector, stream in streams.items():
         if stream:
             try:
                 check_name(stream)
-            except GraphError as error:
-                raise OrderError(f"streams={{{selector!r}: {stream!r}}}: {error}") from None
+            except GraphError:
+                raise OrderError(
+                    f"streams={{{selector!r}: {stream!r}}}: the name of a stream has letters, digits and _ - [ ], "
+                    "with / between levels"
+                ) from None
         found = [node for node in problem.nodes if _means(selector, node)]
         if not found:
             raise OrderError(f"streams={{{selector!r}: ...}} means no node; {_there_is(problem)}")
@@ -100,9 +106,7 @@ def _means(selector: str, node: OverlapNode) -> bool:
     if selector == _HOST:
         return node.kind == _HOST
     lane, dot, region = (selector[: -len(_WEIGHTS) - 1] if weights else selector).rpartition(".")
-    path, wanted = node.region.split("/"), region.split("/")
-    inside = any(path[at : at + len(wanted)] == wanted for at in range(len(path) - len(wanted) + 1))
-    return inside and (not dot or node.lane == lane) and node.kind in ("compute", _HOST)
+    return bool(ends(node.region, region)) and (not dot or node.lane == lane) and node.kind in ("compute", _HOST)
 
 
 def _there_is(problem: OverlapProblem) -> str:

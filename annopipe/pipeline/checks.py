@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from annopipe.capturing.graphs import captured_device
 from annopipe.errors import PipelineError
 from annopipe.graphs.recompute_choice import RecomputeChoice
 from annopipe.ordering.registry import Policy, find
@@ -21,7 +22,7 @@ from annopipe.scheduling.routes import routes
 from annopipe.scheduling.schedule_class import Schedule
 
 __all__ = [
-    "check_compile",
+    "check_forms",
     "check_grad_mode",
     "check_inputs",
     "check_kinds",
@@ -141,12 +142,21 @@ def check_nano_auxiliary(given: object) -> None:
         raise PipelineError(f'nano_auxiliary={given!r}: give "mean", "sum" or None')
 
 
-def check_compile(given: object) -> None:
-    """Raises PipelineError for what is no way to compile."""
-    if given not in (None, "inductor"):
+def check_forms(compiled: object, cuda_graphs: object, modules: Iterable[nn.Module]) -> None:
+    """Raises PipelineError for what is no way to compile or to capture, and for captured stages that are on no GPU."""
+    if compiled not in (None, "inductor"):
         raise PipelineError(
-            f'compile={given!r}: give "inductor", which compiles what lies between communication, or None for graphs '
-            "that run operation by operation"
+            f'compile={compiled!r}: give "inductor", which compiles what lies between communication, or None for '
+            "graphs that run operation by operation"
+        )
+    if not isinstance(cuda_graphs, bool):
+        raise PipelineError(f"cuda_graphs={cuda_graphs!r}: give True or False")
+    tensors = (tensor for module in modules for tensor in (*module.parameters(), *module.buffers()))
+    elsewhere = sorted({tensor.device.type for tensor in tensors} - {captured_device(), "meta"})
+    if cuda_graphs and elsewhere:
+        raise PipelineError(
+            f"cuda_graphs=True, and this rank's stages have tensors on {' and '.join(elsewhere)}: move them to a GPU "
+            "first, or leave cuda_graphs out"
         )
 
 

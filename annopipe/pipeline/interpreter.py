@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from annopipe.compiling.report import CompileReport
 from annopipe.graphs.stage_graphs import LOSS
 from annopipe.pipeline.calls.step_inputs import StepInputs
 from annopipe.pipeline.labels import label
 from annopipe.pipeline.places import InAction
 from annopipe.pipeline.ranks.routing import Routing
+from annopipe.pipeline.stage_forms import Forms
 from annopipe.pipeline.stages.combined import Combined, Parts, parts_of
 from annopipe.pipeline.stages.stage import LocalStage
 from annopipe.scheduling.actions import COMPUTE, MESSAGES, PARAMETERS, Action
@@ -25,7 +25,7 @@ class Interpreter:
     """One rank's part of a prepared pipeline.
 
     Attributes:
-        report: what is compiled of its graphs; None when nothing is to be.
+        forms: what is compiled and captured of its graphs.
     """
 
     def __init__(
@@ -35,9 +35,9 @@ class Interpreter:
         routing: Routing,
         combined: Mapping[Parts, Combined],
         operations: Mapping[str, Operation],
-        report: CompileReport | None = None,
+        forms: Forms,
     ) -> None:
-        self.report = report
+        self.forms = forms
         self._stages, self._routing, self._combined, self._operations = stages, routing, combined, operations
         self._steps = [(str(action), InAction(action), self._step_of(action)) for action in actions]
         self._last = [Action("REDUCE_GRAD", stage) for stage in stages]  # for schedules that have none

@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from annopipe.capturing.graphs import new_recorder
+from annopipe.capturing.report import CaptureReport
 from annopipe.compiling.report import CompileReport
 from annopipe.errors import PipelineError
 from annopipe.ordering.combining import StageNodeCosts
@@ -18,7 +20,7 @@ from annopipe.ordering.registry import Policy
 from annopipe.pipeline.calls.microbatch_calls import Call, cut_calls, split_calls
 from annopipe.pipeline.calls.microbatches import BatchDims
 from annopipe.pipeline.checks import (
-    check_compile,
+    check_forms,
     check_inputs,
     check_kinds,
     check_loss,
@@ -88,6 +90,7 @@ class Pipeline:
             that of the microbatch where it is no sum over sequences; None refuses it.
         compile: "inductor": stretches of computation between communication are compiled, before the first message of
             the step that needs them; see docs/compiling.md, and ``compile_report``. None runs operation by operation.
+        cuda_graphs: capture what is between communication as CUDA graphs: docs/compiling.md, ``capture_report``.
         timeout: how long a rank waits for another, in messages and in the collectives of graphs, before all ranks stop
             and say what they waited for; then the connections of the groups are closed, and the ranks have to be
             started again. While stages are traced, the limit of the process group itself holds.
@@ -121,6 +124,7 @@ class Pipeline:
         spreads_lists: bool = False,
         nano_auxiliary: Literal["mean", "sum"] | None = None,
         compile: Literal["inductor"] | None = None,  # noqa: A002 (as torch.nn.Module.compile)
+        cuda_graphs: bool = False,
         timeout: timedelta = timedelta(minutes=5),
     ) -> None:
         check_kinds(stages, schedule, timeout, {"batch_dims": batch_dims, "tied": tied or {}})
@@ -132,7 +136,7 @@ class Pipeline:
         check_transport(schedule.placement, group)
         check_loss(loss_fn, timeout)
         check_nano_auxiliary(nano_auxiliary)
-        check_compile(compile)
+        check_forms(compile, cuda_graphs, modules.values())
         schedule.check()
         lowered = Schedule(with_messages(schedule.programs), schedule.name, schedule.operations)
         others = [plan_group] if plan_group is not None else []
@@ -141,6 +145,7 @@ class Pipeline:
         facts = facts_of(lowered, policy, tied, choices, bucket_bytes, batch_dims) | {
             "nano_auxiliary": str(nano_auxiliary),
             "compile": str(compile),
+            "cuda_graphs": str(cuda_graphs),
         }
         peers = Peers(group, others, timeout, facts)
         made = lowered, rank, peers, plan_group, loss_fn, policy, costs, choices, fixed_sums, bucket_bytes
@@ -151,6 +156,7 @@ class Pipeline:
             batch_dims=dict(batch_dims),
             nano_auxiliary=nano_auxiliary,
             compiles=compile is not None,
+            recorder=new_recorder() if cuda_graphs else None,
         )
         self._runner = Runner(settings, modules, ties, Messages(group, timeout))
         self._runner.keep_outputs = keep_outputs
@@ -297,6 +303,11 @@ class Pipeline:
     def compile_report(self) -> CompileReport | None:
         """What is compiled of this rank's graphs of the last step, or ``prepare``; None when nothing is to be."""
         return self._runner.compile_report
+
+    @property
+    def capture_report(self) -> CaptureReport | None:
+        """The same of what is captured as CUDA graphs."""
+        return self._runner.capture_report
 
     def prepare(self, *inputs: Any, target: Any = None, **kwargs: Any) -> None:
         """Trace, agree with the other ranks and plan, as the first step would; call it with a step's arguments.

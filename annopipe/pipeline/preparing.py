@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import nn
 
 from annopipe import pytrees
+from annopipe.capturing.tape import Recorder
 from annopipe.errors import AnnopipeError, PipelineError
 from annopipe.graphs.bucketing import bucket
 from annopipe.graphs.recompute_choice import RecomputeChoice, region_paths
@@ -29,7 +30,6 @@ from annopipe.pipeline.calls.microbatch_calls import Call, check_lengths
 from annopipe.pipeline.calls.microbatches import BatchDims
 from annopipe.pipeline.calls.names import accepted, check_names, names_taken
 from annopipe.pipeline.comparing import compare_beside, groups_of
-from annopipe.pipeline.compiled_stages import compiled_stages
 from annopipe.pipeline.evaluation import forward_only, without_gradients
 from annopipe.pipeline.interpreter import Interpreter, Operation
 from annopipe.pipeline.nano_tracing import NanoBatchGraphs, nano_batches_of, traced_parts
@@ -38,6 +38,7 @@ from annopipe.pipeline.ranks.messages import Messages
 from annopipe.pipeline.ranks.peers import AgreedError, Peers
 from annopipe.pipeline.ranks.routing import Routing
 from annopipe.pipeline.recomputing import check_regions
+from annopipe.pipeline.stage_forms import Forms, stage_forms
 from annopipe.pipeline.stages.batch_loss import BatchLoss, check_batch_loss
 from annopipe.pipeline.stages.boundary import Boundary, Link
 from annopipe.pipeline.stages.combined import Combined, Parts, combinations
@@ -65,6 +66,7 @@ class Settings:
     evaluates: whether these are for calls that only want the outputs of the last stage.
     spreads_lists: whether a stage that returns a list calls the next one with its elements.
     compiles: whether stretches of computation are compiled.
+    recorder: what captures runs of computation as CUDA graphs; None: nothing does.
     """
 
     schedule: Schedule
@@ -82,6 +84,7 @@ class Settings:
     batch_dims: BatchDims = dataclasses.field(default_factory=dict)
     nano_auxiliary: str | None = None
     compiles: bool = False
+    recorder: Recorder | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,13 +143,14 @@ def prepare(
     actions = settings.schedule.ranks[settings.rank]
     plan = partial(combinations, actions, stages, settings.policy, settings.costs, settings.plan_group)
     combined = settings.peers.together(plan, "planning combined graphs")
-    make_compiled = partial(compiled_stages, actions, stages, combined)
-    report = settings.peers.together(make_compiled, "compiling") if settings.compiles else None
+    compiles, recorder, fixed = settings.compiles, settings.recorder, settings.fixed_sums
+    make_forms = partial(stage_forms, actions, stages, combined, compiles, recorder, fixed_sums=fixed)
+    forms = settings.peers.together(make_forms, "compiling") if compiles or recorder is not None else Forms()
     settings.peers.include(groups_of(stages.values(), combined.values()))
     _LOG.info("%s: stages %s ready after %.1f s", who, [*stages], time.perf_counter() - begun_s)
     taken = acknowledged(settings.schedule.ranks, placement, settings.rank)
     routing = Routing(placement, links, messages, taken)
-    return stages, Interpreter(actions, stages, routing, combined, operations, report), combined
+    return stages, Interpreter(actions, stages, routing, combined, operations, forms), combined
 
 
 class _Tracing:

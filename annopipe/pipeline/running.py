@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from annopipe.capturing.report import CaptureReport
 from annopipe.compiling.report import CompileReport
 from annopipe.graphs.stage_graphs import AUXILIARY_LOSS, LOSS
 from annopipe.ordering.plan import OverlapPlan
@@ -85,7 +86,13 @@ class Runner:
     @property
     def compile_report(self) -> CompileReport | None:
         """What is compiled of the graphs of the last step, or of ``prepare``."""
-        return None if self._interpreter is None else self._interpreter.report
+        return None if self._interpreter is None else self._interpreter.forms.compiled
+
+    @property
+    def capture_report(self) -> CaptureReport | None:
+        """What is captured of the graphs of the last step, or of ``prepare``, as it now is."""
+        graphs = None if self._interpreter is None else self._interpreter.forms.captured
+        return None if graphs is None else CaptureReport.joined(graph.report for graph in graphs)
 
     def prepare(self, cut: Cut) -> None:
         """Trace, agree and plan for such calls."""

@@ -52,6 +52,8 @@ class ActionCosts:
         communication: the communication inside "F", "B", "I", "W" and names as in `lanes`, hidden or not, per stage (a
             number or one per stage); what is not given is what is exposed of it alone, a combination has that of its
             parts.
+        overlap_by_stage: whether `overlap` looks at the kinds, stages and nano-batches of an action alone, not at its
+            microbatches: the generator then asks it once for each, which is a good part of its time.
         inside: for anything in several lanes, how long communication is under way and how much of that nothing hides,
             as a function of the action; it replaces `communication` and `exposed` where it does not return None.
         operations: time of UNSHARD, RESHARD, REDUCE_GRAD and of operations that users add, by kind; 0 when absent. A
@@ -77,6 +79,7 @@ class ActionCosts:
     lanes: Mapping[str, PerStage] = field(default_factory=dict)
     communication: Mapping[str, float | Sequence[float]] = field(default_factory=dict)
     inside: Callable[[Action], tuple[float, float] | None] | None = None
+    overlap_by_stage: bool = False
 
     def __post_init__(self) -> None:
         _check(self)

@@ -6,7 +6,7 @@ from types import ModuleType
 
 from annopipe.errors import AnnopipeError
 
-__all__ = ["painter"]
+__all__ = ["drawing_module", "painter"]
 
 
 def painter(name: str, path: str | PathLike[str]) -> ModuleType:
@@ -14,12 +14,20 @@ def painter(name: str, path: str | PathLike[str]) -> ModuleType:
 
     Raises AnnopipeError when matplotlib is not installed.
     """
+    return drawing_module(f"annopipe.simulation.picture.{name}", path, "write HTML, which needs nothing")
+
+
+def drawing_module(module: str, path: str | PathLike[str], instead: str) -> ModuleType:
+    """A module that imports matplotlib; `instead` is what to do without.
+
+    Raises AnnopipeError when matplotlib is not installed.
+    """
     try:
-        return importlib.import_module(f"annopipe.simulation.picture.{name}")
+        return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise
         raise AnnopipeError(
             f"cannot draw {fspath(path)}: matplotlib is not installed; run `pip install 'annopipe[plots]'`, "
-            "or write HTML, which needs nothing"
+            f"or {instead}"
         ) from error

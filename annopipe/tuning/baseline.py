@@ -8,10 +8,10 @@ from annopipe.scheduling.library import entry, schedule_spec, schedules
 from annopipe.scheduling.placement import Placement
 from annopipe.tuning.layout import Layout
 from annopipe.tuning.partition import Family, even
-from annopipe.tuning.trial import Rules, Trial
+from annopipe.tuning.trial import Rules, Trial, scored
 from annopipe.tuning.workload import Workload
 
-__all__ = ["library_trials"]
+__all__ = ["library_trials", "named_trial"]
 
 _CHUNKS = (2, 3, 4)
 
@@ -38,6 +38,18 @@ def library_trials(work: Workload, *, copies: int = 2) -> list[Trial]:
         bounds = dict.fromkeys(even(work, family, longer_last=longer_last) for longer_last in (False, True))
         found += [Trial(family, layout, rules) for cut in bounds for layout in Layout.variants(work, placement, cut)]
     return found
+
+
+def named_trial(work: Workload, name: str) -> Trial | None:
+    """The best even split of one of the library's schedules; None where it has no meaning for the workload.
+
+    >>> from annopipe.tuning.layers import Layer
+    >>> work = Workload((Layer(1.0, 1.0, 1.0),) * 4, ranks=4, microbatches=4)
+    >>> named_trial(work, "1f1b").name, named_trial(work, "zbv")
+    ('1f1b', None)
+    """
+    trials = [trial for trial in library_trials(work) if trial.rules.library == name]
+    return min(trials, key=lambda trial: scored(work, trial), default=None)
 
 
 def _rules(work: Workload) -> Iterator[Rules]:

@@ -24,7 +24,7 @@ from annopipe.tuning.workload import Workload
 
 __all__ = ["KeptWorkers", "Results"]
 
-_VERSION = 1
+_VERSION = 2
 _HEAD = "annopipe tune results"
 
 Job = TypeVar("Job", Trial, Reordering)
@@ -154,6 +154,7 @@ def _digest(value: Workload | Trial | Reordering) -> str:
             f"{_digest(value.trial)} {value.seed} {value.effort} {value.enough!r}".encode()
         ).hexdigest()
     text = json.dumps(asdict(value), sort_keys=True, default=_plain)
+    text = json.dumps(json.loads(text, parse_int=float))  # 5 is 5.0
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -23,7 +23,7 @@ def action_costs(work: Workload, layout: Layout) -> ActionCosts:
     >>> from annopipe.tuning.layers import Layer
     >>> work = Workload((Layer(1.0, 1.0, 0.5, comm=0.5),) * 4, ranks=2, microbatches=4)
     >>> costs = action_costs(work, Layout(placement.linear(2), ((0, 2), (2, 4))))
-    >>> costs.F, costs.FB(0, 1)
+    >>> costs.F, costs.duration(Action.parse("(0F1;1B0)OVERLAP_F_B"))
     ([3.0, 3.0], 5.0)
     """
     placement, speeds = layout.placement, work.speeds
@@ -46,13 +46,11 @@ def action_costs(work: Workload, layout: Layout) -> ActionCosts:
             known[parts] = lanes_seconds(lanes, speed[parts[0][1]])
         return known[parts]
 
-    def pair(forward: int, backward: int) -> float:
-        return lanes_seconds((Lane("F", stages[forward]), Lane("B", stages[backward])), speed[forward])
-
     def pair_exposed(forward: int, backward: int) -> float:
         own = math.fsum([layer.F for layer in stages[forward]])
         other = math.fsum([layer.I + layer.W for layer in stages[backward]])
-        return max(0.0, pair(forward, backward) - (own + other) / speed[forward])
+        pair = (Lane("F", stages[forward]), Lane("B", stages[backward]))
+        return max(0.0, lanes_seconds(pair, speed[forward]) - (own + other) / speed[forward])
 
     forward, backward = (
         [time + sent for time, sent in zip(per_stage(kind, speed), comm, strict=True)] for kind in ("F", "I")
@@ -65,8 +63,8 @@ def action_costs(work: Workload, layout: Layout) -> ActionCosts:
         F=forward,
         I=backward,
         W=per_stage("W", speed),
-        FB=pair if work.has_comm else None,
         overlap=seconds_of if work.has_comm else None,
+        overlap_by_stage=True,
         send=[work.message if layers[-1].message is None else layers[-1].message for layers in stages],
         latency=work.latency,
         activation=per_stage("activation", one),

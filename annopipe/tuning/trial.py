@@ -16,9 +16,9 @@ from annopipe.tuning.partition import Family
 from annopipe.tuning.stage_costs import action_costs
 from annopipe.tuning.workload import Workload
 
-__all__ = ["Moved", "Rules", "Score", "Trial", "scored"]
+__all__ = ["Moved", "Rules", "Score", "Trial", "scored", "scored_schedule"]
 
-_NANO_EFFORT = 300_000  # more finds hardly more
+_NANO_EFFORT = 100000
 
 
 @dataclass(frozen=True)
@@ -166,13 +166,18 @@ class Score:
 
 def scored(work: Workload, trial: Trial) -> Score:
     """Generate and simulate a trial; what cannot be, or holds too much, is infinitely long."""
+    return scored_schedule(work, trial)[0]
+
+
+def scored_schedule(work: Workload, trial: Trial) -> tuple[Score, Schedule | None]:
+    """The score of a trial and its schedule; None where there is none."""
     effort = 3 * trial.layout.placement.stages * work.microbatches
     try:
         schedule, timeline = trial.simulated(work)
     except ScheduleError as error:
-        return Score(float("inf"), float("inf"), effort, str(error))
+        return Score(float("inf"), float("inf"), effort, str(error)), None
     memory = max(timeline.peaks)
     count = sum(map(len, schedule.programs.ranks))
     if work.memory is not None and memory > work.memory * (1 + 1e-9):
-        return Score(float("inf"), memory, count, f"it holds {memory:g} of {work.memory:g}")
-    return Score(step_time(work, trial.layout, timeline), memory, count)
+        return Score(float("inf"), memory, count, f"it holds {memory:g} of {work.memory:g}"), schedule
+    return Score(step_time(work, trial.layout, timeline), memory, count), schedule

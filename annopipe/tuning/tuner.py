@@ -17,7 +17,7 @@ from annopipe.tuning.workload import Workload
 
 __all__ = ["DEFAULT_EFFORT", "tune"]
 
-DEFAULT_EFFORT = 1_200_000
+DEFAULT_EFFORT = 650_000
 
 
 def tune(

@@ -9,7 +9,9 @@ from torch import nn
 
 from annopipe.errors import CostError
 
-__all__ = ["ModelLayers", "holds_experts", "identity"]
+__all__ = ["ModelLayers", "described", "holds_experts", "identity"]
+
+_OF_MODULES = frozenset(vars(nn.Module())) - {"training"}  # PyTorch's own
 
 
 def holds_experts(name: str) -> bool:
@@ -74,12 +76,27 @@ def identity(module: nn.Module) -> Hashable:
     """What two modules have in common that differ in nothing but the values of their tensors.
 
     Attributes that are not plain values are compared as objects: a layer that keeps its own number differs from the
-    others, and is traced on its own.
+    others, and is traced on its own. So do private ones, which a forward may read as well.
 
     >>> identity(nn.Linear(2, 2)) == identity(nn.Linear(2, 2)), identity(nn.Linear(2, 2)) == identity(nn.Linear(2, 3))
     (True, False)
     """
     return tuple(_parts(module))
+
+
+def described(value: object) -> Hashable:
+    """What two values have in common that make no difference to a trace; an object that has no hash is only itself.
+
+    >>> described(torch.ones(2)) == described(torch.zeros(2)), described(1) == described(True), described([]) == []
+    (True, False, False)
+    """
+    if isinstance(value, torch.Tensor):
+        return value.shape, value.stride(), value.dtype, value.device, value.requires_grad
+    try:
+        hash(value)
+    except TypeError:  # a tuple or a frozen dataclass with a list in it counts as Hashable, and is not
+        return type(value), id(value)
+    return type(value), value
 
 
 def _parts(module: nn.Module) -> Iterator[Hashable]:
@@ -88,14 +105,8 @@ def _parts(module: nn.Module) -> Iterator[Hashable]:
         if name == "_modules":
             yield from ((key, None if child is None else identity(child)) for key, child in value.items())
         elif name in ("_parameters", "_buffers"):
-            yield from ((key, _tensor(tensor)) for key, tensor in value.items())
-        elif value and name.startswith("_") and name.endswith("_hooks"):
-            yield name, id(value)
-        elif isinstance(value, torch.Tensor):
-            yield name, _tensor(value)
-        elif not name.startswith("_"):
-            yield name, value if isinstance(value, Hashable) else id(value)
-
-
-def _tensor(value: torch.Tensor | None) -> Hashable:
-    return None if value is None else (value.shape, value.stride(), value.dtype, value.device, value.requires_grad)
+            yield from ((key, None if tensor is None else described(tensor)) for key, tensor in value.items())
+        elif name in _OF_MODULES and name.endswith("_hooks"):
+            yield name, id(value) if value else 0
+        elif name not in _OF_MODULES:
+            yield name, described(value)

@@ -18,11 +18,12 @@ from annopipe.graphs.capture import without_values
 from annopipe.graphs.recompute_choice import Recompute as RecomputeGiven
 from annopipe.graphs.recompute_choice import matching, recompute_choice, region_paths
 from annopipe.graphs.stage_graph import StageGraph, output_nodes
+from annopipe.graphs.stage_graphs import LOSS, StageGraphs
 from annopipe.graphs.tracing import trace
-from annopipe.pytrees import tree_leaves
+from annopipe.pytrees import tree_flatten, tree_leaves
 from annopipe.tuning.layers import Recompute
 from annopipe.tuning.priced import Parameters, PricedLayer, PricedModel
-from annopipe.workloads.model_layers import ModelLayers, identity
+from annopipe.workloads.model_layers import ModelLayers, described, identity
 from annopipe.workloads.pieces import Price, pieces_of
 
 __all__ = ["Known", "KnownLayer", "priced"]
@@ -41,7 +42,7 @@ class KnownLayer:
 
     module: nn.Module
     layer: PricedLayer
-    outputs: tuple[torch.Tensor, ...]
+    outputs: tuple[Any, ...]
     regions: tuple[str, ...]
 
 
@@ -115,7 +116,8 @@ class _Tracer:
         for index, module in enumerate(modules):
             given = without_values(inputs, _tensors(module)) if found else inputs
             with_loss = loss_fn is not None and index == len(modules) - 1
-            key = identity(module), with_loss, tuple(map(_described, tree_leaves(given)))
+            leaves, nesting = tree_flatten(given)
+            key = identity(module), with_loss, nesting, tuple(map(described, leaves))
             if key not in self._known:
                 self._known[key] = self._traced(module, given, *((loss_fn, target) if with_loss else (None, None)))
             layer, inputs = self._known[key].layer, self._known[key].outputs
@@ -133,7 +135,7 @@ class _Tracer:
     def _traced(self, module: nn.Module, inputs: tuple[Any, ...], loss_fn: Loss, target: Any) -> KnownLayer:
         price = functools.cache(self._price)
         graphs = trace(module, inputs, loss_fn=loss_fn, target=target)
-        outputs = _handed_on(graphs.forward, type(module).__name__)
+        outputs = _handed_on(graphs, type(module).__name__)
         pieces, stored, again = pieces_of(graphs, price), stored_bytes(graphs), None
         if self._recompute is not None and graphs.backward is not None:
             others = trace(module, inputs, loss_fn=loss_fn, target=target, recompute=self._recompute)
@@ -142,7 +144,7 @@ class _Tracer:
             if saves > 0:
                 again = Recompute(saves, max(0.0, costs), changed.backward, kept.kept_for_weight)
         shared, experts = self._parameters(module)
-        handed = float(sum(value.numel() * value.element_size() for value in outputs))
+        handed = float(sum(value.numel() * value.element_size() for value in _tensors_in(outputs)))
         layer = PricedLayer(pieces, stored.activation, stored.kept_for_weight, again, shared, experts, handed)
         return KnownLayer(module, layer, outputs, region_paths(graphs.forward))
 
@@ -155,25 +157,29 @@ class _Tracer:
         return Parameters(*counts[False]), Parameters(*counts[True])
 
 
-def _handed_on(forward: StageGraph, name: str) -> tuple[torch.Tensor, ...]:
-    """Fake values of what the layer returns."""
-    found = zip(forward.outputs, output_nodes(forward.graph), strict=True)
-    role = "loss" if any(port.role == "loss" for port in forward.outputs) else "output"
-    values = [meta.value(node) for port, node in found if port.role == role]
-    for value in values:
+def _handed_on(graphs: StageGraphs, name: str) -> tuple[Any, ...]:
+    """What the layer returns, or its loss, as arguments of the next layer; tensors are fake."""
+    values = _fake_outputs(graphs.forward)
+    for value in values.values():
         if not all(isinstance(extent, int) for extent in value.shape):
             raise CostError(
                 f"{name} returns a tensor of shape {tuple(value.shape)}, which depends on data: hand on what has the "
                 "same size in every microbatch"
             )
-    return tuple(values)
+    if graphs.layout.has_loss:
+        return (values[LOSS],)
+    returned = graphs.result(values)
+    return returned if isinstance(returned, tuple) else (returned,)
+
+
+def _fake_outputs(forward: StageGraph) -> dict[str, torch.Tensor]:
+    found = zip(forward.outputs, output_nodes(forward.graph), strict=True)
+    return {port.name: meta.value(node) for port, node in found if port.role in ("output", "loss")}
+
+
+def _tensors_in(values: tuple[Any, ...]) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def _tensors(module: nn.Module) -> list[torch.Tensor]:
     return [*module.parameters(), *module.buffers()]
-
-
-def _described(value: object) -> Hashable:
-    if isinstance(value, torch.Tensor):
-        return value.shape, value.stride(), value.dtype, value.device, value.requires_grad
-    return value if isinstance(value, Hashable) else id(value)

@@ -1,18 +1,18 @@
 """From what was measured to schedules: the workload, the library's schedules on it, and what ``ap.tune`` finds."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import annopipe as ap
 from annopipe.errors import CostError
-from annopipe.tuning.baseline import library_trials
+from annopipe.tuning.baseline import named_trial
 from annopipe.tuning.bounds import lower_bound
 from annopipe.tuning.search import Progress
-from annopipe.tuning.trial import scored
+from annopipe.tuning.trial import Trial
 from benchmarks.calibration.plan import Measured
 from benchmarks.moe.case import MoeCase
 
-__all__ = ["candidates", "workload"]
+__all__ = ["candidates", "check_names", "workload"]
 
 _TRANSFERS_EACH_WAY = 2  # of a block: dispatch and combine
 
@@ -29,6 +29,16 @@ def workload(case: MoeCase, measured: Measured) -> ap.Workload:
         latency=send.latency_s,
         name="bench calibration",
     )
+
+
+def check_names(case: MoeCase, names: Iterable[str]) -> None:
+    """Refuse a schedule that fits no workload of the case's sizes, before anything is measured.
+
+    Raises CostError, naming it.
+    """
+    alike = ap.Workload((ap.Layer(1.0, 1.0, 1.0),) * case.blocks, case.pipeline_ranks, case.microbatches)
+    for name in names:
+        _named(alike, name)
 
 
 def candidates(
@@ -49,10 +59,7 @@ def candidates(
     chosen = []
     bound = lower_bound(work, copies=2)
     for name in names:
-        trials = [trial for trial in library_trials(work) if trial.rules.library == name]
-        if not trials:
-            raise CostError(f"no schedule {name!r} of the library fits {work!r}: leave it out")
-        chosen.append(ap.Candidate.of(work, min(trials, key=lambda trial: scored(work, trial)), bound))
+        chosen.append(ap.Candidate.of(work, _named(work, name), bound))
     for copies, count in ((1, (found + 1) // 2), (2, found // 2)):
         if not count:
             continue
@@ -62,3 +69,10 @@ def candidates(
         by_layout = {each.trial.layout: each for each in reversed(ranked)}
         chosen += sorted(by_layout.values(), key=lambda each: each.timeline.makespan)[:count]
     return chosen
+
+
+def _named(work: ap.Workload, name: str) -> Trial:
+    trial = named_trial(work, name)
+    if trial is None:
+        raise CostError(f"no schedule {name!r} of the library fits {work!r}: leave it out")
+    return trial

@@ -16,13 +16,14 @@ import click
 from rich.console import Console
 
 from annopipe.errors import AnnopipeError
+from annopipe.simulation.files import refuse_unwritable, write_text
 from annopipe.tuning.candidate import Candidate
 from benchmarks import netlab
-from benchmarks.calibration.choosing import candidates, workload
+from benchmarks.calibration.choosing import candidates, check_names, workload
 from benchmarks.calibration.plan import Measured, Runs
 from benchmarks.calibration.report import Row, ranking, table
 from benchmarks.moe.case import MoeCase
-from benchmarks.moe.command import lab_of
+from benchmarks.moe.running import lab_of
 from benchmarks.netlab.units import rate_bytes_per_s
 from benchmarks.progress import result_of_ranks
 
@@ -31,6 +32,7 @@ __all__ = ["command", "measure"]
 _TIMEOUT_S = 1200.0
 _SCHEDULES = ("1f1b", "zb-h1", "interleaved-1f1b", "interleaved-zb", "zbv", "dualpipev")
 _WITHIN = 0.05
+_POSITIVE = click.FloatRange(0, min_open=True)
 
 
 @click.command("calibration")
@@ -38,8 +40,8 @@ _WITHIN = 0.05
 @click.option("--expert-ranks", type=click.IntRange(2), default=2, show_default=True)
 @click.option("--microbatches", type=click.IntRange(1), help="4 for each pipeline rank by default.")
 @click.option("--layers", type=click.IntRange(2), default=2, show_default=True, help="Blocks for each pipeline rank.")
-@click.option("--head", default=2.0, show_default=True, help="How much longer the last block computes.")
-@click.option("--ratio", default=1.0, show_default=True, help="Paced computation over communication.")
+@click.option("--head", type=_POSITIVE, default=2.0, show_default=True, help="How much longer the last block computes.")
+@click.option("--ratio", type=_POSITIVE, default=1.0, show_default=True, help="Paced computation over communication.")
 @click.option("--rate", default="50mbit", show_default=True, help="Of the medium that an expert group shares.")
 @click.option("--network", type=click.Choice(["namespaces", "loopback"]), default="namespaces", show_default=True)
 @click.option("--schedule", "schedules", multiple=True, help=f"Of the library; {', '.join(_SCHEDULES)} by default.")
@@ -53,30 +55,38 @@ def command(json_path: Path | None, *, check: bool, found: int, effort: int, see
     """Predict paced steps from a calibration: library schedules and found ones, predicted beside paced."""
     if options["network"] == "namespaces" and (reason := netlab.available()):
         raise AnnopipeError(f"no network namespaces here: {reason}; --network loopback is not limited")
-    rate, wanted = options.pop("rate"), options.pop("microbatches")
+    rate, wanted, schedules = options.pop("rate"), options.pop("microbatches"), options.pop("schedules") or _SCHEDULES
     case = MoeCase(
         **{
             **options,
-            "schedules": options["schedules"] or _SCHEDULES,
             "microbatches": wanted or 4 * options["pipeline_ranks"],
             "rate_bytes_per_s": rate_bytes_per_s(rate),
         }
     )
+    check_names(case, schedules)
+    if json_path:
+        refuse_unwritable(json_path)  # before minutes of measuring
     console = Console(stderr=True)
-    result = measure(case, found, effort, seed, lambda text: console.print(text, highlight=False))
+    result = measure(case, schedules, found, effort, seed, lambda text: console.print(text, highlight=False))
     rows = [Row(**{**row, "rounds_s": tuple(row["rounds_s"])}) for row in result["rows"]]
     click.echo(_about(case, result))
     click.echo(table(rows))
     if json_path:
-        json_path.parent.mkdir(parents=True, exist_ok=True)
-        json_path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        write_text(json_path, json.dumps(result, indent=1) + "\n")
     if result["gradients_differ"]:
         raise AnnopipeError(f"the gradients of two schedules differ: {', '.join(result['gradients_differ'])}")
     if check and (ranking(rows).wrong or any(abs(row.ratio - 1.0) > _WITHIN for row in rows)):
         raise click.exceptions.Exit(1)
 
 
-def measure(case: MoeCase, found: int, effort: int, seed: int, progress: Callable[[str], None]) -> dict[str, Any]:
+def measure(
+    case: MoeCase,
+    schedules: Sequence[str],
+    found: int,
+    effort: int,
+    seed: int,
+    progress: Callable[[str], None],
+) -> dict[str, Any]:
     """Calibrate, search and run; everything as plain data."""
     with contextlib.ExitStack() as stack:
         lab = stack.enter_context(lab_of(case) or contextlib.nullcontext())
@@ -88,7 +98,7 @@ def measure(case: MoeCase, found: int, effort: int, seed: int, progress: Callabl
         measured = Measured.from_json(ranks_of("benchmarks.calibration.measuring", case.to_json()))
         work = workload(case, measured)
         progress("searching")
-        chosen = _named(candidates(work, case.schedules, found=found, effort=effort, seed=seed))
+        chosen = _named(candidates(work, schedules, found=found, effort=effort, seed=seed))
         for index, each in enumerate(chosen.values()):
             each.save(folder / f"{index}.toml")
         configs = {name: str(folder / f"{index}.toml") for index, name in enumerate(chosen)}

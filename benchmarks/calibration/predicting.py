@@ -19,7 +19,7 @@ def paces(case: MoeCase, measured: Measured) -> Paces:
         stretch_s=block.work / STRETCHES,
         transfer_s=transfer_s,
         asked_s=measured.stretch_s,
-        transfer_rows=case.rows * case.top_k,
+        transfer_rows=2 * case.rows * case.top_k,
         latency_s=min(measured.exchange.latency_s, transfer_s),
         issue_s=measured.issue_s,
         in_flight=measured.in_flight,
@@ -38,9 +38,7 @@ class Planner:
         """The makespan of a step."""
         graphs = {stage: self._graphs(start, end) for stage, (start, end) in enumerate(config.layers)}
         send = self._measured.send
-        costs = ap.costs.actions(
-            graphs, self._costs, self._case.policy, link_bytes_per_s=send.bandwidth, latency=send.latency_s
-        )
+        costs = ap.costs.actions(graphs, self._costs, link_bytes_per_s=send.bandwidth, latency=send.latency_s)
         return config.schedule.simulated(costs).makespan
 
     def _graphs(self, start: int, end: int) -> ap.StageGraphs:

@@ -61,7 +61,6 @@ def _step(name: str, path: str, runs: Runs, groups: Groups) -> Step:
         modules,
         group=groups.pipeline,
         loss_fn=mean_square,
-        policy=case.policy,
         costs=paces(case, measured).costs,
         plan_group=groups.experts,
     )

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from tabulate import tabulate
 
+from annopipe.errors import AnnopipeError
+from annopipe.simulation.files import refuse_unwritable, write_text
 from benchmarks.launch import LaunchError, run_ranks
 from benchmarks.pair.report import table
 
@@ -36,6 +38,11 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.device == "cuda" and not torch.cuda.is_available():
         parser.exit(2, "gpu_check: no GPU here (torch.cuda.is_available()); --device cpu tests the script itself\n")
+    if arguments.json is not None:
+        try:
+            refuse_unwritable(arguments.json)
+        except AnnopipeError as error:
+            parser.exit(2, f"gpu_check: {error}\n")
     report = _Report(arguments.json)
     for group in arguments.group or _LIMITS_S:
         _run_group(group, arguments.device, report)
@@ -76,7 +83,7 @@ class _Report:
         self._found["seconds"] = round(self.seconds, 1)
         print(f"{self.seconds:5.0f} s  {check['group']}: {check['check']}", file=sys.stderr, flush=True)
         if self._path is not None:
-            self._path.write_text(json.dumps(self._found, indent=1) + "\n", encoding="utf-8")
+            write_text(self._path, json.dumps(self._found, indent=1) + "\n")
 
     def text(self) -> str:
         """The machine, the table of checks, and those of the kernels and of the overlap job if they ran."""

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import annopipe as ap
+from annopipe.graphs.host_copies import PinnedCopies
 from benchmarks.gpu_check.checklist import Checklist, Found
 from benchmarks.pair.case import Case
 from benchmarks.pair.stage import Pair, differing
@@ -15,6 +16,7 @@ from benchmarks.pair.stage import Pair, differing
 __all__ = ["run"]
 
 _SEED = 7
+_COPIES = 20
 
 
 def run(checks: Checklist, device: torch.device) -> None:
@@ -24,6 +26,8 @@ def run(checks: Checklist, device: torch.device) -> None:
     dropout = nn.Sequential(nn.Linear(width, width), nn.Dropout(0.3), nn.GELU(), nn.Linear(width, width)).to(device)
     x = torch.randn(8, 16, width, device=device)
     checks.check("host reads", functools.partial(_nothing_is_read_on_the_host, device))
+    if device.type == "cuda":
+        checks.check("host copies", functools.partial(_copies_run_beside, device))
     for strict in (False, True):
         how = "strict" if strict else "direct"
         checks.check(f"random numbers, {how}", functools.partial(_as_eager, dropout, x, strict=strict))
@@ -59,6 +63,26 @@ def _nothing_is_read_on_the_host(device: torch.device) -> Found:
     wrong = [*reads, *pair.differences(result)]
     told = ", ".join(wrong) or "none"
     return Found(not wrong, f"{len(plan.order)} nodes; host reads, and differences from eager: {told}")
+
+
+def _copies_run_beside(device: torch.device) -> Found:
+    """A number that was copied to pinned memory is there before computation that was issued later has ended."""
+    counts = torch.arange(64, device=device)
+    matrix = torch.ones(8192, 8192, device=device, dtype=torch.bfloat16)
+    copies, right, beside = PinnedCopies(), 0, 0
+    for _ in range(_COPIES):
+        counts = counts + 1
+        started = copies.start(counts, counts.dtype)
+        expected = counts.clone()
+        for _ in range(8):
+            matrix @ matrix
+        ended = torch.cuda.Event()
+        ended.record()
+        found = copies.finish(started)
+        beside += not ended.query()
+        right += torch.equal(found, expected.cpu())
+    told = f"{right} of {_COPIES} right, {beside} of them before the products that were issued later had ended"
+    return Found(right == _COPIES and beside >= _COPIES - 1, told)  # the first may load kernels
 
 
 def _as_eager(module: nn.Module, x: Tensor, *, strict: bool) -> Found:

@@ -2,6 +2,7 @@
 
 compiled    stretches of computation compiled by Inductor, equal to eager graphs within the rounding of the type
 captured    the whole plan as one CUDA graph, equal to the bit; on a CPU the plan itself stands in for it
+runs        ``plan.captured()``: runs of computation as CUDA graphs call after call equal to the bit; on a CPU as above
 """
 
 import dataclasses
@@ -32,6 +33,9 @@ def run(checks: Checklist, device: torch.device) -> None:
     """All checks of this group."""
     case = _LARGE if device.type == "cuda" else _SMALL
     checks.check("captured", functools.partial(_captured_is_equal, case, device))
+    checks.check("runs", functools.partial(_runs_equal, _SMALL, device))
+    if device.type == "cuda":
+        checks.check("runs, large", functools.partial(_runs_equal, _LARGE, device))
     checks.check("compiled", functools.partial(_compiled_is_close, device))
 
 
@@ -54,8 +58,15 @@ def _compiled_is_close(device: torch.device) -> Found:
         "compiled": _seconds(lambda: compiled.run(values), device),
     }
     report = str(compiled.compile_report).partition("\n")[0]
+    wrong: list[str] = []
+    if device.type == "cuda":
+        both = compiled.captured()
+        for _ in range(2):  # recorded, then replayed
+            wrong = wrong or differing(both.run(values), found)
+        seconds["compiled and captured"] = _seconds(lambda: both.run(values), device)
     detail = f"{report}; {len(names)} values at most {worst:.1e} apart; {_told(seconds)}"
-    return Found(worst < _TOLERANCE[device.type], detail, {"seconds": seconds, "worst": worst})
+    detail += f"; captured, differing: {', '.join(wrong)}" if wrong else ""
+    return Found(worst < _TOLERANCE[device.type] and not wrong, detail, {"seconds": seconds, "worst": worst})
 
 
 class _Gated(nn.Module):
@@ -82,6 +93,33 @@ def _captured_is_equal(case: Case, device: torch.device) -> Found:
     }
     detail = f"{len(plan.order)} nodes, differing: {', '.join(wrong) or 'none'}; {_told(seconds)}"
     return Found(not wrong, detail, {"seconds": seconds})
+
+
+def _runs_equal(case: Case, device: torch.device) -> Found:
+    """Three calls, each with other values at other addresses; later calls change no result of an earlier one."""
+    pair = Pair(case, None, device)
+    plan = ap.overlap(pair.both, policy="sequential")
+    captured = plan.captured() if device.type == "cuda" else plan
+    calls, wrong = [], list[str]()
+    for number in range(3):
+        values = {name: _moved(name, value, number) for name, value in pair.values.items()}
+        calls.append((captured.run(values), plan.run(values)))
+        for found, expected in calls:
+            wrong += differing(found, expected)
+    seconds = {
+        "operation by operation": _seconds(lambda: plan.run(pair.values), device),
+        "runs captured": _seconds(lambda: captured.run(pair.values), device),
+    }
+    report = str(captured.capture_report).partition("\n")[0]
+    detail = f"{report}; differing: {', '.join(sorted(set(wrong))) or 'none'}; {_told(seconds)}"
+    return Found(not wrong, detail, {"seconds": seconds})
+
+
+def _moved(name: str, value: Any, number: int) -> Any:
+    """Another tensor with other values, where that is no parameter and holds no sizes."""
+    stays = ".param." in name or ".buffer." in name
+    moves = isinstance(value, Tensor) and value.is_floating_point() and not stays
+    return value * (1 + number / 64) if moves else value
 
 
 def _captured(plan: ap.OverlapPlan, values: Mapping[str, Any], device: torch.device) -> Callable[[], dict[str, Any]]:

@@ -5,15 +5,15 @@ per second of a large product.
 """
 
 import dataclasses
-import time
+import statistics
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from annopipe import kernels
 from annopipe.kernels import torch_grouped, torch_rows
+from annopipe.kernels.tuning import call_seconds
 from annopipe.models.permute import by_expert
 
 __all__ = ["LARGE", "SMALL", "Call", "Operands", "Row", "Sizes", "calls", "difference", "measure"]
@@ -195,21 +195,6 @@ def _multiplied_per_s(sizes: Sizes, dtype: torch.dtype, device: torch.device) ->
     return 2 * side**3 / _seconds(lambda: torch.mm(left, left), device)
 
 
-def _seconds(run: Callable[[], Any], device: torch.device) -> float:
-    """The median of a few runs, each timed on the device."""
-    run()
-    run()
-    times = []
-    for _ in range(_ROUNDS):
-        if device.type == "cuda":
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            run()
-            end.record()
-            end.synchronize()
-            times.append(start.elapsed_time(end) * 1e-3)
-        else:
-            started = time.perf_counter()
-            run()
-            times.append(time.perf_counter() - started)
-    return max(sorted(times)[_ROUNDS // 2], 1e-9)
+def _seconds(run: Callable[[], object], device: torch.device) -> float:
+    """The median of a few calls; a clock that stands still must not make an infinite rate."""
+    return max(statistics.median(call_seconds(run, device, _ROUNDS)), 1e-9)

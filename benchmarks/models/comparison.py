@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from annopipe.tuning.baseline import library_trials
+from annopipe.errors import CostError
+from annopipe.tuning.baseline import named_trial
 from annopipe.tuning.candidate import Candidate
-from annopipe.tuning.trial import scored
 from annopipe.tuning.tuner import tune
 from annopipe.tuning.workload import Workload
 
@@ -36,14 +36,8 @@ class Row:
 
 def of_library(work: Workload, names: Iterable[str]) -> list[Candidate]:
     """The best of each named schedule of the library: which chunks it has, and whether longer stages come last."""
-    found = []
-    trials = library_trials(work)
-    for name in names:
-        own = [trial for trial in trials if trial.rules.library == name]
-        if own:
-            best = min(own, key=lambda trial: scored(work, trial))
-            found.append(Candidate.of(work, best, 1.0))
-    return found
+    trials = [named_trial(work, name) for name in names]
+    return [Candidate.of(work, trial, 1.0) for trial in trials if trial is not None]
 
 
 def compared(
@@ -52,8 +46,13 @@ def compared(
     """Named schedules, and with an effort above 0 the best that the search finds.
 
     base: the workload as the library's schedules are given it.
+
+    Raises CostError where the first of them, which the others are compared with, has no meaning for the workload.
     """
-    candidates = of_library(work if base is None else base, library)
+    base = work if base is None else base
+    if named_trial(base, library[0]) is None:
+        raise CostError(f"{name}: there is no {library[0]} of {base!r} to compare with: give a larger batch")
+    candidates = of_library(base, library)
     named = len(candidates)
     if effort:
         candidates.append(tune(work, effort=effort, best=1)[0])

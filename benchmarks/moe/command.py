@@ -1,125 +1,138 @@
-"""Steps of a small mixture of experts under pipeline schedules: measured, simulated, and against the eager runtime.
+"""Steps of mixtures of experts under pipeline schedules: measured, simulated, and against the eager runtime.
 
-annopipe bench moe                      PP 2 x EP 2 and PP 4 x EP 2, paced: some minutes
-annopipe bench moe --quick              PP 2 x EP 2, a few microbatches
-annopipe bench moe --real               real computation, 2 ranks share the experts of both stages
-annopipe bench moe --nano-batches 2     dualpipev (or --schedule) with nano-batches against without, by phase
+annopipe bench moe                              the full set of configurations: up to 45 minutes
+annopipe bench moe --quick                      PP 2 x EP 2 paced, and a simulated 16B model: up to 5 minutes
+annopipe bench moe --config tiny --skew 1.5     one of them, changed
+annopipe bench moe --config mine.toml --json out/mine.json
 """
 
 import contextlib
-import dataclasses
 import json
-import os
-from collections.abc import Callable
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from annopipe.errors import AnnopipeError
-from benchmarks import netlab
-from benchmarks.moe.case import EAGER, NETWORKS, MoeCase
-from benchmarks.moe.report import table
-from benchmarks.netlab.units import rate_bytes_per_s
-from benchmarks.progress import result_of_ranks
+from annopipe.simulation.files import place_for, refuse_unwritable
+from annopipe.simulation.pictures import drawing_module
+from benchmarks.moe.case import NETWORKS
+from benchmarks.moe.choosing import chosen_configs
+from benchmarks.moe.config import Config
+from benchmarks.moe.grid import Grid, grid
+from benchmarks.moe.report import report
+from benchmarks.moe.results import Results
+from benchmarks.moe.running import case_of, measure
+from benchmarks.moe.simulated import check, simulate
+from benchmarks.moe.variant import EAGER
+from benchmarks.moe_page import write_page
 
-__all__ = ["command", "lab_of", "run_case"]
+__all__ = ["command", "run"]
 
-_WORKER = "benchmarks.moe.worker"
-_TIMEOUT_S = 1200.0
-_REAL: dict[str, Any] = {"pipeline_ranks": 1, "paced": False, "layers": 2, "rows": 256, "width": 256, "top_k": 2}
-_RATE = {False: "100mbit", True: "400mbit"}  # of a real run: all-to-alls about as long as the computation
+_INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
 
 
 @click.command("moe")
-@click.option("--pipeline-ranks", multiple=True, type=click.IntRange(1), help="Repeatable; 2 and 4 by default.")
-@click.option("--expert-ranks", type=click.IntRange(1), default=2, show_default=True)
-@click.option("--microbatches", type=click.IntRange(1), help="4 for each pipeline rank by default.")
-@click.option("--schedule", "schedules", multiple=True, help=f"Repeatable; {', '.join(MoeCase.schedules)} by default.")
-@click.option("--eager", multiple=True, type=click.Choice(EAGER), help="Repeatable; all by default.")
-@click.option("--attach", "attaches", is_flag=True, help="The eager ones once more, with one line: ap.attach.")
-@click.option(
-    "--nano-batches", type=click.IntRange(2), help="Our schedules once more, dualpipev by default, with so many."
-)
-@click.option("--policy", default=MoeCase.policy, show_default=True, help="How combined graphs are ordered.")
-@click.option("--ratio", default=MoeCase.ratio, show_default=True, help="Paced computation over communication.")
-@click.option("--rate", help="Of the medium that an expert group shares; 100mbit by default, 400mbit with --real.")
-@click.option("--network", type=click.Choice(["auto", *NETWORKS]), default="auto", show_default=True)
-@click.option("--real", is_flag=True, help="Compute instead of waiting: 1 pipeline rank, at most a rank for each core.")
-@click.option("--rounds", type=click.IntRange(1), default=MoeCase.rounds, show_default=True, help="In alternation.")
-@click.option("--quick", is_flag=True, help="PP 2, 4 microbatches, one round.")
+@click.option("--config", "configs", multiple=True, help="Repeatable: a shipped one, or a .toml file. All by default.")
+@click.option("--quick", is_flag=True, help="Two short configurations: a paced one, and a simulated 16B model.")
+@click.option("--pipeline-ranks", type=click.IntRange(1), help="Instead of the configuration's, as all that follow.")
+@click.option("--expert-ranks", type=click.IntRange(1))
+@click.option("--data-ranks", type=click.IntRange(1), help="Copies of all other ranks, which sum their gradients.")
+@click.option("--microbatches", type=click.IntRange(1))
+@click.option("--schedule", "schedules", multiple=True, help="Repeatable.")
+@click.option("--eager", multiple=True, type=click.Choice([*EAGER, "none"]), help="Repeatable.")
+@click.option("--attach", "attached", is_flag=True, help="The eager ones once more, with one line: ap.attach.")
+@click.option("--policy", "policies", multiple=True, help="Repeatable: how combined graphs are ordered.")
+@click.option("--nano-batches", multiple=True, type=click.IntRange(2), help="Repeatable: rows with so many, too.")
+@click.option("--skew", multiple=True, type=click.FloatRange(1.0), help="Repeatable: rows with skewed routing, too.")
+@click.option("--ratio", type=float, help="Paced computation over communication.")
+@click.option("--rate", help="Of the medium that an expert group shares, such as 100mbit.")
+@click.option("--network", type=click.Choice(["auto", *NETWORKS]), help="What carries the messages.")
+@click.option("--rounds", type=click.IntRange(1), help="Repetitions, in alternation.")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results as JSON.")
-def command(json_path: Path | None, **options: Any) -> None:
+@click.option("--html", "folder", type=click.Path(path_type=Path), metavar="FOLDER", help="Write a page of them there.")
+def command(json_path: Path | None, folder: Path | None, **options: Any) -> None:
     """Time whole MoE training steps on our runtime and on PyTorch's eager one, measured beside simulated."""
+    configs = chosen_configs(options)
+    if folder is not None:  # what the page needs is missed before anything runs
+        drawing_module("benchmarks.moe_page.charts", folder, "leave out --html")
+        refuse_unwritable(folder / "page.html")
+    with contextlib.ExitStack() as stack:
+        # A place that cannot be written is refused before anything runs.
+        place = stack.enter_context(place_for(json_path)) if json_path else None
+        results = run(configs, shlex.join(["annopipe", *sys.argv[1:]]))
+        found = results.plain()
+        click.echo(report(found))
+        if place is not None:
+            place.write_text(json.dumps(found) + "\n", encoding="utf-8")
+    if folder is not None:
+        click.echo("\n".join(map(str, write_page(found, folder))))
+    if results.interrupted:
+        raise click.exceptions.Exit(_INTERRUPTED)
+    if any(about.get("found", {}).get("gradients_differ") for about in found["configs"].values()):
+        raise AnnopipeError("the gradients of two steps differ; see the table")
+
+
+def run(configs: Sequence[Config], said: str = "") -> Results:
+    """Run configurations one after the other; Ctrl-C ends it, and what is there stays.
+
+    said: the command, for whoever reads the results.
+    """
+    grids = [(config, grid(config)) for config in configs]
+    results = Results(grids, said)
+    for config, _ in grids:
+        if config.kind == "simulated":
+            check(config)
+    cases = {config.name: case_of(config, results.rows(config)) for config, _ in grids if config.kind != "simulated"}
+    with _bar(sum(_units(config, own) for config, own in grids)) as advance:
+        try:
+            for config, _ in grids:
+                rows, about = results.rows(config), results.configs[config.name]
+
+                def progress(text: str, name: str = config.name) -> None:
+                    advance(f"{name}: {text}")
+
+                if config.name in cases:
+                    measure(cases[config.name], rows, about, progress)
+                else:
+                    simulate(config, rows, progress)
+        except KeyboardInterrupt:
+            results.interrupted = True
+    return results
+
+
+def _units(config: Config, own: Grid) -> int:
+    """How often a configuration says what it does."""
+    variants = own.variants
+    if config.kind == "simulated":
+        return len(variants) + len({(variant.compiled, variant.skew) for variant in variants})
+    skews = len({variant.skew for variant in variants})
+    return len(variants) * (config.rounds + 2) + skews  # prepared, once to warm up, in every round
+
+
+@contextlib.contextmanager
+def _bar(total: int) -> Iterator[Callable[[str], None]]:
+    """A bar on a terminal; elsewhere a line for each thing that is begun."""
     console = Console(stderr=True)
-    results = [run_case(case, lambda text: console.print(text, highlight=False)) for case in _cases(options)]
-    click.echo(table(results))
-    if json_path:
-        json_path.parent.mkdir(parents=True, exist_ok=True)
-        json_path.write_text(json.dumps({"cases": results}, indent=1) + "\n", encoding="utf-8")
-    if not all(result["gradients_agree"] for result in results):
-        raise AnnopipeError("the gradients of two schedules differ; see the table")
+    if not console.is_terminal:
+        yield lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True)
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=total)
+        begun = 0
 
+        def advance(text: str) -> None:
+            nonlocal begun
+            bar.update(task, completed=begun, description=text)
+            begun += 1
 
-def run_case(case: MoeCase, progress: Callable[[str], None]) -> dict[str, Any]:
-    """Run a case on its own processes; returns what rank 0 found."""
-    with lab_of(case) or contextlib.nullcontext() as lab:
-        found: dict[str, Any] = json.loads(
-            result_of_ranks(
-                _WORKER,
-                case.ranks,
-                [case.to_json()],
-                lab=lab,
-                timeout_s=_TIMEOUT_S,
-                progress=lambda text: progress(f"{case.title}: {text}"),
-            )
-        )
-    return found
-
-
-def lab_of(case: MoeCase) -> netlab.NetLab | None:
-    """The network namespaces of a case, a medium for each expert group; None where it wants none."""
-    if case.network != "namespaces":
-        return None
-    rate = f"{case.rate_bytes_per_s * 8 / 1e3:.0f}kbit"
-    return netlab.NetLab(case.ranks, rate, shared=True, media=case.pipeline_ranks)
-
-
-def _cases(options: dict[str, Any]) -> list[MoeCase]:
-    quick, real, nano = options["quick"], options["real"], options["nano_batches"]
-    base = MoeCase(
-        expert_ranks=options["expert_ranks"],
-        policy=options["policy"],
-        ratio=options["ratio"],
-        rate_bytes_per_s=rate_bytes_per_s(options["rate"] or _RATE[real]),
-        schedules=options["schedules"] or (("dualpipev",) if nano else MoeCase.schedules),
-        eager=options["eager"] or (() if nano else MoeCase.eager),
-        attaches=options["attaches"],
-        nano_batches=nano or 1,
-        rounds=1 if quick else options["rounds"],
-    )
-    base = dataclasses.replace(base, network=_network(options["network"]))
-    if real:
-        base = dataclasses.replace(base, **_REAL)
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        if base.ranks > cores:
-            raise AnnopipeError(f"--real with {base.ranks} ranks on {cores} cores measures nothing: use fewer ranks")
-    pipeline = [1] if real else options["pipeline_ranks"] or ([2] if quick else [2, 4])
-    wanted = options["microbatches"]
-    return [
-        dataclasses.replace(base, pipeline_ranks=p, microbatches=wanted or (4 if quick else max(8, 4 * p)))
-        for p in pipeline
-    ]
-
-
-def _network(asked: Any) -> Any:
-    """What carries the messages: what was asked for, or the most real thing that this machine has."""
-    if asked == "namespaces" and (reason := netlab.available()):
-        raise AnnopipeError(f"no network namespaces here: {reason}; use --network emulated")
-    if asked != "auto":
-        return asked
-    return "emulated" if netlab.available() else "namespaces"
+        yield advance
 
 
 if __name__ == "__main__":

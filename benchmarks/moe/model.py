@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import annopipe as ap
 from annopipe.models import DeepSeekV3Config, DeepSeekV3Stage, Routing
 from annopipe.models.exchange import exchange
-from benchmarks.moe.case import MoeCase
+from benchmarks.moe.case import MoeCase, copies_to
 from benchmarks.moe.pacing import computed
 
 __all__ = ["STRETCHES", "TRANSFERS", "PacedBlock", "blocks_module", "example_input", "mean_square", "stage_module"]
@@ -22,49 +22,62 @@ TRANSFERS = 4
 
 
 class PacedBlock(nn.Module):
-    """A transformer block with experts whose rows really go to the other ranks and back, evenly.
+    """A transformer block with experts whose rows really go to the other ranks and back.
 
-    seconds: what attention takes, and what the experts take, each way, for a whole microbatch.
+    seconds: what attention takes, and what the experts of a rank with its even share take, each way, for a whole
+        microbatch.
+    skew: how many times its even share of the rows the first expert rank gets.
     """
 
-    one_each: Tensor
+    sent: Tensor
+    received: Tensor
 
-    def __init__(self, case: MoeCase, seconds: float, group: dist.ProcessGroup) -> None:
+    def __init__(self, case: MoeCase, seconds: float, group: dist.ProcessGroup, skew: float = 1.0) -> None:
         super().__init__()
         self.attention = nn.Parameter(torch.zeros(case.width))
         self.experts = nn.Parameter(torch.zeros(case.width))
         self.rows, self.top_k, self.seconds, self.group = case.rows, case.top_k, seconds, group
-        self.register_buffer("one_each", torch.ones(dist.get_world_size(group), dtype=torch.int64))
+        ranks = dist.get_world_size(group)
+        copies = copies_to(case.top_k, ranks, skew)
+        self.arriving = copies[dist.get_rank(group)] * ranks  # of each token of a rank
+        # Copies of one token that go to each rank, and that come from each.
+        self.register_buffer("sent", torch.tensor(copies))
+        self.register_buffer("received", torch.full((ranks,), copies[dist.get_rank(group)]))
 
     def forward(self, x: Tensor) -> Tensor:
         """Rows to rows, [rows, width]; a nano-batch has fewer of them."""
         seconds = self.seconds * len(x) / self.rows
-        total = len(x) * self.top_k
+        tokens, total = len(x), len(x) * self.top_k
+        arriving = tokens * self.arriving
         with ap.region("attention"):
             x = computed(x, self.attention, seconds)
         with ap.region("router"):
-            rows, send = x.repeat(self.top_k, 1), self.one_each * (total // len(self.one_each))
+            rows, sent, received = x.repeat(self.top_k, 1), self.sent * tokens, self.received * tokens
         with ap.comm("dispatch"):
-            rows = exchange(rows, send, send, total, self.group)
+            rows = exchange(rows, sent, received, arriving, self.group)
         with ap.region("experts"):
-            rows = computed(rows, self.experts, seconds)
+            rows = computed(rows, self.experts, seconds * self.arriving / self.top_k)
         with ap.comm("combine"):
-            rows = exchange(rows, send, send, total, self.group)
+            rows = exchange(rows, received, sent, total, self.group)
         with ap.region("unpermute"):
             return x + rows.view(self.top_k, *x.shape).mean(0)
 
 
-def stage_module(case: MoeCase, blocks: int, stage: int, seconds: float, group: dist.ProcessGroup) -> nn.Module:
+def stage_module(
+    case: MoeCase, blocks: int, stage: int, seconds: float, group: dist.ProcessGroup, skew: float = 1.0
+) -> nn.Module:
     """One stage of so many blocks."""
-    return blocks_module(case, range(stage * blocks, (stage + 1) * blocks), seconds, group)
+    return blocks_module(case, range(stage * blocks, (stage + 1) * blocks), seconds, group, skew)
 
 
-def blocks_module(case: MoeCase, layers: range, seconds: float, group: dist.ProcessGroup) -> nn.Module:
+def blocks_module(
+    case: MoeCase, layers: range, seconds: float, group: dist.ProcessGroup, skew: float = 1.0
+) -> nn.Module:
     """These blocks, with the names and values of their parameters in the whole model."""
     if case.paced:
         lasting = {case.blocks - 1: seconds * case.head}
         return nn.Sequential(
-            OrderedDict((f"{layer}", PacedBlock(case, lasting.get(layer, seconds), group)) for layer in layers)
+            OrderedDict((f"{layer}", PacedBlock(case, lasting.get(layer, seconds), group, skew)) for layer in layers)
         )
     small = DeepSeekV3Config.small()
     config = dataclasses.replace(

@@ -19,17 +19,15 @@ __all__ = ["Moments", "chosen", "least_exposed_s", "phase_rows"]
 Moments = list[tuple[float, float, float]]
 
 
-def chosen(schedule: ap.Schedule, costs: ap.ActionCosts | None, case: MoeCase) -> tuple[ap.Schedule, str]:
+def chosen(schedule: ap.Schedule, costs: ap.ActionCosts | None, parts: int) -> tuple[ap.Schedule, str]:
     """The schedule with nano-batches where they pay, and why; rank 0 has the costs and chooses for all ranks."""
     found: list[Any] = [None, ""]
     if costs is not None:
-        best = ap.with_nano_batches(schedule, costs, case.nano_batches)
+        best = ap.with_nano_batches(schedule, costs, parts)
         found = [best.programs.texts(), best.nano_batching.reason if best.nano_batching else ""]
     dist.broadcast_object_list(found)
     rows, reason = found
-    return ap.Schedule.of(
-        schedule.placement, schedule.microbatches, rows, f"{schedule.name} /{case.nano_batches}"
-    ), reason
+    return ap.Schedule.of(schedule.placement, schedule.microbatches, rows, f"{schedule.name} /{parts}"), reason
 
 
 def least_exposed_s(
@@ -82,13 +80,13 @@ def _least_exposed_s(problem: OverlapProblem) -> float:
 
 
 def phase_rows(
-    timelines: Mapping[str, ap.Timeline], moments: Mapping[str, Moments], pipeline_ranks: int
+    timelines: Mapping[str, ap.Timeline], moments: Mapping[str, Moments], case: MoeCase
 ) -> list[dict[str, Any]]:
     """For each phase its time, measured and simulated, and what it exposes, all pipeline ranks together.
 
     `timelines` and `moments`: of "before" and "after"; moments are gathered from all ranks, so all of them have to ask.
     """
-    measured = {name: _measured(own, pipeline_ranks) for name, own in moments.items()}
+    measured = {name: _measured(own, case) for name, own in moments.items()}
     simulated: dict[str, Sequence[Phase]] = {name: phases(timeline) for name, timeline in timelines.items()}  # type: ignore[arg-type]
     rows = []
     for place, phase in enumerate(PHASES):
@@ -109,16 +107,16 @@ def phase_rows(
     return rows
 
 
-def _measured(own: Moments, pipeline_ranks: int) -> list[list[float]]:
-    """Seconds of each phase on each pipeline rank: the median of the rounds, of the expert rank that takes longest."""
+def _measured(own: Moments, case: MoeCase) -> list[list[float]]:
+    """Seconds of each phase on each pipeline rank: the median of the rounds, of the rank there that takes longest."""
     durations = [
         statistics.median(values)
         for values in zip(*((up, steady - up, end - steady) for up, steady, end in own), strict=True)
     ]
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, durations)
-    width = len(everyone) // pipeline_ranks
-    return [
-        [max(column) for column in zip(*everyone[rank * width : (rank + 1) * width], strict=True)]
-        for rank in range(pipeline_ranks)
-    ]
+    found = []
+    for rank in range(case.pipeline_ranks):
+        there = [own for place, own in enumerate(everyone) if place // case.expert_ranks % case.pipeline_ranks == rank]
+        found.append([max(column) for column in zip(*there, strict=True)])
+    return found

@@ -11,7 +11,7 @@ import time
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from annopipe.costs import NodeCosts
 from annopipe.graphs import meta
@@ -38,8 +38,9 @@ def computed(x: Tensor, weight: Tensor, seconds: float) -> Tensor:
 class Paces:
     """What was measured of a paced model: a stretch of computation, and a transfer, of a whole microbatch.
 
-    asked_s: what a stretch asked for.  transfer_rows: how many rows a transfer had.  latency_s: the part of a transfer
-    that does not depend on how many.  issue_s: what the thread spends to start a transfer, beside that.
+    asked_s: what a stretch asked for.  transfer_rows: how many rows this rank sent and got in a transfer.
+    latency_s: the part of a transfer that does not depend on how many.  issue_s: what the thread spends to start one,
+    beside that.
     in_flight: how many transfers of a group share its link.
     """
 
@@ -64,7 +65,8 @@ class Paces:
                 asked = cast(float, node.args[1])
                 seconds[at.key] = self.stretch_s * (asked / self.asked_s if self.asked_s else 1.0)
             if at.kind == "launch":
-                share = meta.value(node).shape[0] / self.transfer_rows if self.transfer_rows else 1.0
+                moved = meta.value(node).shape[0] + meta.value(cast(fx.Node, node.args[0])).shape[0]
+                share = moved / self.transfer_rows if self.transfer_rows else 1.0
                 seconds[at.key] = self.latency_s + (self.transfer_s - self.latency_s) * share
                 latency[at.key], issue[at.key] = self.latency_s, self.issue_s
         return NodeCosts(seconds, latency, issue, Network(in_flight=self.in_flight), source="paced")

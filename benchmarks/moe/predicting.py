@@ -20,21 +20,27 @@ class Predictor:
     Args:
         seconds: what one stretch of paced computation takes.
         hand_over_s: what a message between stages takes.
+        skew: of the routing.
     """
 
-    def __init__(self, case: MoeCase, groups: Groups, seconds: float, hand_over_s: float) -> None:
-        self._case, self._groups = case, groups
+    def __init__(self, case: MoeCase, groups: Groups, seconds: float, hand_over_s: float, skew: float = 1.0) -> None:
+        self._case, self._groups, self._skew = case, groups, skew
         self._seconds, self._hand_over_s = seconds, hand_over_s
         self._costs: dict[int, ap.NodeCosts] = {}  # by the identity of a stage's graphs, which are kept
         self._traced: dict[tuple[int, bool, bool], tuple[ap.StageGraphs, nn.Module]] = {}
+        self._actions: dict[tuple[int, str], ap.ActionCosts] = {}  # by the number of stages, and the policy
 
     def graphs(self, schedule: ap.Schedule) -> dict[int, ap.StageGraphs]:
         """The graphs of all stages; middle ones are alike."""
         return {stage: found for stage, (found, _) in self._stages(schedule).items()}
 
-    def action_costs(self, schedule: ap.Schedule, costs: StageNodeCosts) -> ap.ActionCosts:
-        """What the actions of a schedule take."""
-        return ap.costs.actions(self.graphs(schedule), costs, self._case.policy, latency=self._hand_over_s)
+    def action_costs(self, schedule: ap.Schedule, costs: StageNodeCosts, policy: str) -> ap.ActionCosts:
+        """What the actions of a schedule take; the same costs have to be given for the same number of stages."""
+        key = schedule.placement.stages, policy
+        if key not in self._actions:
+            graphs = self.graphs(schedule)
+            self._actions[key] = ap.costs.actions(graphs, costs, policy, latency=self._hand_over_s)
+        return self._actions[key]
 
     def measured(self, schedule: ap.Schedule) -> dict[int, ap.NodeCosts]:
         """Node costs of every stage by measurement, once for stages that are alike; all ranks measure together."""
@@ -55,7 +61,7 @@ class Predictor:
     def _of(self, blocks: int, *, is_first: bool, is_last: bool, stage: int) -> tuple[ap.StageGraphs, nn.Module]:
         key = blocks, is_first, is_last
         if key not in self._traced:
-            module = stage_module(self._case, blocks, stage, self._seconds, self._groups.experts)
+            module = stage_module(self._case, blocks, stage, self._seconds, self._groups.experts, self._skew)
             x = example_input(self._case).requires_grad_(not is_first)
             loss, target = (mean_square, example_input(self._case)) if is_last else (None, None)
             self._traced[key] = ap.trace(module, (x,), loss_fn=loss, target=target), module

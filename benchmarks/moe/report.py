@@ -1,105 +1,103 @@
-"""The MoE job's table: every runtime and schedule, measured beside simulated."""
+"""The MoE job's text: a table for each configuration, the headline with its chain, and the talk's numbers."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tabulate import tabulate
 
-from benchmarks.moe.case import MoeCase
+from benchmarks.moe.phases import phase_tables
+from benchmarks.moe.tables import milliseconds, rows_table
+from benchmarks.moe.variant import Variant
 
-__all__ = ["table"]
+__all__ = ["report"]
 
-_HEADERS = (
-    *("runtime", "schedule", "ms", "spread", "simulated", "ms/simulated", "bubble"),
-    *("over eager", "over best eager"),
-)
-_NANO_HEADERS = (
-    *("phase", "ms without", "simulated", "ms/simulated", "ms with", "simulated", "ms/simulated"),
-    *("exposed without", "exposed with", "hidden"),
-)
+Row = Mapping[str, Any]
 _NETWORKS = {
-    "namespaces": "network namespaces, a medium of {rate:g} MB/s for each expert group",
-    "emulated": "emulated all-to-alls, {rate:g} MB/s for each expert group",
+    "namespaces": "network namespaces, a medium of {rate} for each expert group",
+    "emulated": "emulated all-to-alls, {rate} for each expert group",
     "loopback": "loopback, not limited",
 }
+_KINDS = {"paced": "paced", "real": "measured", "simulated": "simulated"}
 
 
-def table(results: list[dict[str, Any]]) -> str:
-    """A table for each case, with two lines before it."""
-    return "\n\n".join("\n\n".join([f"{_about(result)}\n{_rows(result)}", *_nano(result)]) for result in results)
+def report(results: Mapping[str, Any]) -> str:
+    """Everything that a run has found."""
+    parts = []
+    for name, about in results["configs"].items():
+        rows = [row for row in results["rows"] if row["config"] == name]
+        if any(row["measured"] or row["predicted"] for row in rows):
+            parts.append("\n".join([*_about(name, about), rows_table(rows), *_notes(rows, about)]))
+            parts += phase_tables(about.get("found", {}).get("nano_batches", []))
+        else:
+            parts.append(f"{name}: not reached")
+    parts += map(_headline, results["headlines"])
+    if results["talk"]:
+        parts.append(_talk(results["talk"]))
+    if results["interrupted"]:
+        parts.append("interrupted: what was done until then")
+    return "\n\n".join(parts)
 
 
-def _about(result: dict[str, Any]) -> str:
-    case = MoeCase.from_result(result)
-    network = _NETWORKS[case.network].format(rate=case.rate_bytes_per_s / 1e6)
-    shown = [f"all-to-all {_ms(result['transfer_s'])} ms"]
-    if case.paced:
-        shown.append(f"stretch of computation {_ms(result['stretch_s'])} ms")
-    equal = "gradients agree" if result["gradients_agree"] else _differing(result["gradients_differ"])
-    return f"{case.title}; {network}\n{', '.join(shown)}; {equal}"
+def _about(name: str, about: Mapping[str, Any]) -> list[str]:
+    degrees = f"PP {about['pp']} x EP {about['ep']}" + (f" x DP {about['dp']}" if about["dp"] > 1 else "")
+    title = f"{name}: {_KINDS[about['kind']]}, {degrees}, {about['microbatches']} microbatches"
+    if about["kind"] == "simulated":
+        cluster = about["cluster"].get("machine") or about["cluster"]["file"]
+        return [f"{title}; {about['model']['name']}, layers traced and priced by roofline for {cluster}"]
+    found = about["found"]
+    rate = f"{about['network_rate_bytes_per_s'] / 1e6:g} MB/s"
+    shown = [f"all-to-all {milliseconds(found['transfer_s'])} ms"]
+    if about["kind"] == "paced":
+        shown.append(f"stretch of computation {milliseconds(found['stretch_s'])} ms")
+    if found["sum_s"]:
+        shown.append(f"sum of gradients {milliseconds(found['sum_s'])} ms")
+    if "gradients_differ" in found:
+        shown.append("gradients agree" if not found["gradients_differ"] else _differing(found["gradients_differ"]))
+    return [f"{title}; {_NETWORKS[found['network']].format(rate=rate)}", "; ".join(shown)]
 
 
-def _differing(wrong: dict[str, list[str]]) -> str:
+def _differing(wrong: Mapping[str, Sequence[str]]) -> str:
     return "GRADIENTS DIFFER: " + ", ".join(
         f"{step} ({names[0]} and {len(names) - 1} more)" for step, names in wrong.items()
     )
 
 
-def _rows(result: dict[str, Any]) -> str:
-    own = {row["schedule"]: row["measured_s"] for row in result["rows"] if row["runtime"] == "eager"}
-    rows = [
-        (
-            row["runtime"],
-            row["schedule"],
-            _ms(row["measured_s"]),
-            f"{_ms(row['fastest_s'])}-{_ms(row['slowest_s'])}",
-            "" if row["simulated_s"] is None else _ms(row["simulated_s"]),
-            "" if row["simulated_s"] is None else f"{row['measured_s'] / row['simulated_s']:.3f}",
-            "" if row["bubble"] is None else f"{row['bubble']:.0%}",
-            f"{own[row['schedule']] / row['measured_s']:.2f}x" if row["schedule"] in own else "",
-            f"{min(own.values()) / row['measured_s']:.2f}x" if own else "",
-        )
-        for row in result["rows"]
+def _notes(rows: Sequence[Row], about: Mapping[str, Any]) -> list[str]:
+    """Why something is missing, each reason once; and what of the lists was not run."""
+    missing: dict[str, list[str]] = {}
+    for row in rows:
+        if row["why_missing"] and (row["measured"] is None or row["predicted"] is None):
+            missing.setdefault(row["why_missing"], []).append(str(Variant.from_plain(row)))
+    said = [
+        f"{why}{'' if len(names) == len(rows) else f' ({len(names)} rows: {names[0]}, ...)'}"
+        for why, names in missing.items()
     ]
-    return tabulate(rows, headers=_HEADERS, disable_numparse=True)
+    if "memory_bytes" in about:
+        said += _too_large(rows, about["memory_bytes"])
+    return [*said, *about["left_out"]]
 
 
-def _nano(result: dict[str, Any]) -> list[str]:
-    """A table for each schedule that ran with nano-batches, too: its phases without and with them, ranks added up."""
-    found = []
-    for entry in result["nano_batches"]:
-        rows = [_phase(phase["phase"], [phase]) for phase in entry["phases"]]
-        alone = [phase for phase in entry["phases"] if phase["phase"] != "steady state"]
-        rows.append(_phase("warm-up and cool-down", alone))
-        exposed = sum(phase["before"]["exposed_s"] for phase in alone)
-        bound = ""
-        if exposed:
-            share = max(0.0, 1.0 - entry["least_exposed_s"] / exposed)
-            bound = f"\nmicrobatches that run alone, as nano-batches, can hide at most {share:.0%} of that"
-        about = f"{entry['with']} beside {entry['schedule']}: {entry['reason']}"
-        found.append(f"{about}\n{tabulate(rows, headers=_NANO_HEADERS, disable_numparse=True)}{bound}")
-    return found
+def _too_large(rows: Sequence[Row], memory: float) -> list[str]:
+    """What a device could not hold; schedules are compared by time alone, as none computes again what it could keep."""
+    count = sum(row["predicted"] is not None and row["predicted"]["peak_bytes"] > memory for row in rows)
+    if not count:
+        return []
+    over = f"{count} of {len(rows)} rows hold more than the {memory / 1e9:g} GB of a device"
+    return [f"{over}: nothing is computed again here; annopipe tune finds what fits"]
 
 
-def _phase(name: str, phases: list[dict[str, Any]]) -> list[str]:
-    before, after = (
-        {
-            what: sum(phase[when][what] for phase in phases)
-            for what in ("measured_s", "simulated_s", "exposed_s", "hidden_s")
-        }
-        for when in ("before", "after")
+def _headline(headline: Mapping[str, Any]) -> str:
+    cells = [(text, f"{ratio:.3f}") for text, ratio in headline["chain"]]
+    cells.append(("the whole", f"{headline['found']:.3f}"))
+    about = (
+        f"{headline['config']}, whole step: {headline['by']} is {headline['found']:.2f} times as fast as "
+        f"{headline['of']}, the best eager schedule of the run (asked: {headline['asked']:g}; slowest round of ours "
+        f"beside the fastest of that: {headline['least']:.2f})"
     )
-    times = [
-        cell
-        for own in (before, after)
-        for cell in (_ms(own["measured_s"]), _ms(own["simulated_s"]), _ratio(own["measured_s"], own["simulated_s"]))
-    ]
-    hidden = f"{1.0 - after['exposed_s'] / before['exposed_s']:.0%}" if before["exposed_s"] else ""
-    return [name, *times, _ms(before["exposed_s"]), _ms(after["exposed_s"]), hidden]
+    return f"{about}\n{tabulate(cells, headers=('what changes', 'times as fast'), disable_numparse=True)}"
 
 
-def _ratio(measured_s: float, simulated_s: float) -> str:
-    return f"{measured_s / simulated_s:.3f}" if simulated_s else ""
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.1f}"
+def _talk(rows: Sequence[Sequence[Any]]) -> str:
+    cells = [(name, f"{published:.2f}", f"{found:.2f}", how) for name, published, found, how in rows]
+    about = "Published for 64 H100 and a DeepSeek-style model (talk of the PyTorch team), beside what this run found:"
+    return f"{about}\n{tabulate(cells, headers=('gain', 'published', 'found', 'how'), disable_numparse=True)}"

@@ -1,4 +1,4 @@
-"""A training step of each schedule as a function to time, on our runtime and on torch.distributed.pipelining's."""
+"""A training step of each variant as a function to time, on our runtime and on torch.distributed.pipelining's."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -12,11 +12,12 @@ import annopipe as ap
 from annopipe.ordering.combining import StageNodeCosts
 from benchmarks import eager_runtime
 from benchmarks.moe.case import MoeCase
-from benchmarks.moe.groups import Groups
+from benchmarks.moe.groups import Groups, sum_gradients
 from benchmarks.moe.marks import Clock, marked
 from benchmarks.moe.model import example_input, mean_square, stage_module
+from benchmarks.moe.variant import Variant
 
-__all__ = ["Step", "batch", "eager_step", "our_step", "schedule_of", "stages_of"]
+__all__ = ["Step", "apart", "batch", "eager_step", "our_step", "schedule_of", "stages_of"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,54 +29,97 @@ class Step:
     clock: Clock | None = None
 
 
-def schedule_of(name: str, case: MoeCase) -> ap.Schedule:
-    """The schedule of that name for the ranks of one pipeline."""
-    return ap.schedule(name, ranks=case.pipeline_ranks, microbatches=case.microbatches)
+def schedule_of(variant: Variant, case: MoeCase) -> ap.Schedule:
+    """The schedule of a variant for the ranks of one pipeline, before anything is split into nano-batches."""
+    found = ap.schedule(variant.schedule, ranks=case.pipeline_ranks, microbatches=case.microbatches)
+    return apart(found) if variant.policy is None else found
 
 
-def stages_of(schedule: ap.Schedule, case: MoeCase, seconds: float, groups: Groups) -> dict[int, nn.Module]:
+def apart(schedule: ap.Schedule) -> ap.Schedule:
+    """The schedule with what it combines run as graphs of their own, one after the other.
+
+    >>> paired = ap.schedule("dualpipev", ranks=1, microbatches=3)
+    >>> [str(action) for action in paired.ranks[0]][3:6]
+    ['1B0', '(1F1;0B0)OVERLAP_F_B', '(0F2;1B1)OVERLAP_F_B']
+    >>> [str(action) for action in apart(paired).ranks[0]][3:8]
+    ['1B0', '1F1', '0B0', '0F2', '1B1']
+    """
+    rows = [[single for action in actions for single in action.singles] for actions in schedule.ranks]
+    return ap.Schedule.of(schedule.placement, schedule.microbatches, rows, schedule.name)
+
+
+def stages_of(
+    schedule: ap.Schedule, case: MoeCase, seconds: float, groups: Groups, skew: float = 1.0
+) -> dict[int, nn.Module]:
     """The modules of this rank's stages: together all schedules have the same layers."""
     placement = schedule.placement
     blocks = case.layers * case.pipeline_ranks // placement.stages
     held = placement.stages_on[groups.pipeline_rank]
-    return {stage: stage_module(case, blocks, stage, seconds, groups.experts) for stage in held}
+    return {stage: stage_module(case, blocks, stage, seconds, groups.experts, skew) for stage in held}
 
 
 def our_step(
-    schedule: ap.Schedule, modules: dict[int, nn.Module], case: MoeCase, groups: Groups, costs: StageNodeCosts
+    variant: Variant,
+    schedule: ap.Schedule,
+    modules: dict[int, nn.Module],
+    case: MoeCase,
+    groups: Groups,
+    costs: StageNodeCosts,
 ) -> Step:
-    """A step of ``ap.Pipeline``, prepared; with a clock where nano-batches are looked at."""
-    clock = Clock() if case.nano_batches > 1 else None
-    if clock is not None:
-        schedule = marked(schedule)
+    """A step of ``ap.Pipeline``, prepared; with a clock where phases are compared."""
+    clock = Clock() if case.has_phases(variant) else None
     stages = [modules.get(stage) for stage in range(schedule.placement.stages)]
     pipe = ap.Pipeline(
         stages,
-        schedule,
+        schedule if clock is None else marked(schedule),
         groups.pipeline,
         mean_square,
-        case.policy,
+        variant.policy or "auto",
         costs=costs,
         plan_group=groups.experts,
+        compile="inductor" if variant.compiled else None,
     )
-    if clock is not None:
-        clock.attach(pipe)
     inputs, target = batch(case)
-    pipe.prepare(inputs, target=target)
-    run = partial(pipe.step, inputs, target=target)
+    own = list(modules.values())
     if clock is None:
-        return Step(run, list(modules.values()))
-    return Step(partial(clock.started, run), list(modules.values()), clock)
+        pipe.prepare(inputs, target=target)
+        return Step(_summing(partial(pipe.step, inputs, target=target), own, groups), own)
+    clock.attach(pipe)
+    pipe.prepare(inputs, target=target)
+    run = _summing(partial(pipe.step, inputs, target=target), own, groups)
+    return Step(partial(clock.started, run), own, clock)
 
 
 def eager_step(
-    name: str, modules: dict[int, nn.Module], case: MoeCase, groups: Groups, attached: StageNodeCosts | None = None
+    variant: Variant,
+    modules: dict[int, nn.Module],
+    case: MoeCase,
+    groups: Groups,
+    attached: StageNodeCosts | None = None,
 ) -> Step:
     """A step of the eager runtime; of ours, with the same schedule object, where costs are given."""
-    schedule, whole = schedule_of(name, case), batch(case)
-    attach = partial(ap.attach, policy=case.policy, costs=attached, plan_group=groups.experts) if attached else None
-    run = eager_runtime.eager_step(name, schedule, modules, mean_square, whole, groups.pipeline, attach)
-    return Step(run, list(modules.values()))
+    schedule = ap.schedule(variant.schedule, ranks=case.pipeline_ranks, microbatches=case.microbatches)
+    attach = None
+    if attached is not None:
+        policy = variant.policy or "auto"
+        attach = partial(ap.attach, policy=policy, costs=attached, plan_group=groups.experts)
+    run = eager_runtime.eager_step(
+        variant.schedule, schedule, modules, mean_square, batch(case), groups.pipeline, attach
+    )
+    own = list(modules.values())
+    return Step(_summing(run, own, groups), own)
+
+
+def _summing(run: Callable[[], Any], modules: Sequence[nn.Module], groups: Groups) -> Callable[[], Any]:
+    """The step, and the sum of its gradients over the copies of the model, where there are several."""
+    if groups.data is None:
+        return run
+
+    def both() -> None:
+        run()
+        sum_gradients(modules, groups)
+
+    return both
 
 
 def batch(case: MoeCase) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,8 +1,8 @@
 """A run of a benchmark as its JSON file has it: cases with rows of times.
 
-The jobs that write such files (`annopipe bench moe`, `annopipe bench overlap`) agree on this much: a file has "cases",
-a case says what it was ("case") and has "rows"; a row has names (its texts, such as runtime and schedule) and
-"measured_s", "fastest_s", "slowest_s", "times_s" and "simulated_s".
+A file of `annopipe bench overlap` has "cases": a case says what it was ("case") and has "rows"; a row has names (its
+texts) and "measured_s", "fastest_s", "slowest_s", "times_s" and "simulated_s". In a file of `annopipe bench moe` each
+configuration is a case, and its rows are those that were measured: see ``benchmarks.reporting.moe_runs``.
 """
 
 import json
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from annopipe.errors import AnnopipeError
+from benchmarks.reporting.moe_runs import is_moe, moe_cases
 
 __all__ = ["Case", "Measurement", "Run"]
 
@@ -81,14 +82,15 @@ class Run:
         except (OSError, ValueError) as error:
             raise AnnopipeError(f"cannot read a run from {path}: {error}") from error
         try:
-            cases = tuple(_case(given) for given in data["cases"])
+            given = moe_cases(data) if is_moe(data) else data["cases"]
+            cases = tuple(map(_case, given))
         except (KeyError, TypeError, ValueError) as error:
             raise AnnopipeError(
                 f"{path} is no run of `annopipe bench moe` or `annopipe bench overlap` (written with --json): "
                 f"{type(error).__name__} {error}"
             ) from error
         if not cases:
-            raise AnnopipeError(f"{path} has no cases")
+            raise AnnopipeError(f"{path} has no cases: nothing in it was measured")
         return cls(path, cases)
 
     def titles(self) -> list[str]:

@@ -10,8 +10,7 @@ import click
 from tabulate import tabulate
 
 from annopipe.tuning.tuner import DEFAULT_EFFORT, tune
-from annopipe.tuning.workload import Workload
-from benchmarks.tuning.command import SUITE
+from benchmarks.tuning.command import suite
 from benchmarks.tuning.repeating import repeating_step
 from benchmarks.tuning.zero_bubble import PROBLEMS, heuristic_step, problem
 
@@ -28,8 +27,10 @@ Row = tuple[str, float, float]
 @click.option("--effort", type=click.IntRange(1), default=DEFAULT_EFFORT, show_default=True, help="Of each search.")
 def command(names: Sequence[str], effort: int) -> None:
     """What is found beside a search of repeating blocks on the suite, and beside the zero-bubble authors' heuristic."""
-    suite = [work for work in Workload.all_from_toml(SUITE) if not names or work.name in names]
-    rows = [(work.name, repeating_step(work), tune(work, effort=effort, best=1)[0].timeline.makespan) for work in suite]
+    rows = [
+        (work.name, repeating_step(work), tune(work, effort=effort, best=1)[0].timeline.makespan)
+        for work in suite(names)
+    ]
     _print("repeating blocks", rows)
     click.echo(f"published, measured: {_PUBLISHED} over the best automated framework\n")
     own = [problem(*each) for each in PROBLEMS]

@@ -17,10 +17,25 @@ from tabulate import tabulate
 from annopipe.tuning.tuner import DEFAULT_EFFORT, tune
 from annopipe.tuning.workload import Workload
 
-__all__ = ["Row", "command", "measure"]
+__all__ = ["SUITE", "Row", "command", "measure", "suite"]
 
 SUITE = Path(__file__).with_name("workloads.toml")
 _BETTER = 1.05
+
+
+def suite(names: Sequence[str], path: Path = SUITE) -> list[Workload]:
+    """The workloads of those names; all of them where there are none.
+
+    Raises click.UsageError for a name that is not there.
+
+    >>> [work.name for work in suite(["odd-counts"])]
+    ['odd-counts']
+    """
+    works = Workload.all_from_toml(path)
+    known = [work.name for work in works]
+    if missing := [name for name in names if name not in known]:
+        raise click.UsageError(f"the suite has no workload {missing[0]!r}, only {', '.join(known)}")
+    return [work for work in works if not names or work.name in names]
 
 
 @dataclass(frozen=True)
@@ -81,11 +96,7 @@ def measure(works: Iterable[Workload], *, seed: int, effort: int, copies: int) -
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def command(names: Sequence[str], path: Path, *, seed: int, effort: int, copies: int, as_json: bool) -> None:
     """Search for the schedules of the suite: simulated steps beside the library's best with even stages."""
-    works = [work for work in Workload.all_from_toml(path) if not names or work.name in names]
-    missing = sorted(set(names) - {work.name for work in works})
-    if missing:
-        raise click.UsageError(f"the suite has no workload {missing[0]!r}")
-    rows = measure(works, seed=seed, effort=effort, copies=copies)
+    rows = measure(suite(names, path), seed=seed, effort=effort, copies=copies)
     if as_json:
         click.echo(json.dumps({"seed": seed, "effort": effort, "rows": [asdict(row) for row in rows]}, indent=1))
         return

@@ -139,19 +139,32 @@ class _Model:
         return found
 
     def _keep_memory(self) -> None:
-        """An activation is there from the begin of the forward to the end of B or W."""
+        """An activation is there from the begin of the forward to the end of B; some of it to the end of I, or of W."""
         problem, block = self._problem, self._problem.numbering.block
         whole = {part: n for n, parts in problem.numbering.parts.items() if n in self._begins for part in parts}
         for order, room in zip(problem.start, problem.room, strict=True):
             if room == math.inf:
                 continue
-            intervals, sizes = [], []
+            held: list[tuple[Any, float]] = []
             singles = [single for n in order for single in problem.numbering.parts.get(n, (n,))]
             for forward in (single for single in singles if single < block):
-                last = next(n for n in (forward + 3 * block, forward + block) if whole.get(n, n) in self._begins)
-                begin, end = self._begins[whole.get(forward, forward)], self.model.new_int_var(0, self._horizon, "")
-                self.model.add(end == self._end(whole.get(last, last)))
-                size = self.model.new_int_var(0, self._horizon, "")
-                intervals.append(self.model.new_interval_var(begin, size, end, ""))
-                sizes.append(math.floor(problem.takes[forward] * _UNITS + 1e-6))
-            self.model.add_cumulative(intervals, sizes, math.ceil(room * _UNITS))
+                begin = self._begins[whole.get(forward, forward)]
+                ends = [
+                    (self._end(whole.get(n, n)), problem.gives[n])
+                    for n in (forward + turn * block for turn in (1, 2, 3))
+                    if whole.get(n, n) in self._begins
+                ]
+                last = ends[-1][0]
+                # Where I gives back less than nothing, that much more is there from its end.
+                held += [(self._held(begin, end), gives) for end, gives in ends[:-1] if gives > 0.0]
+                held += [(self._held(end, last), -gives) for end, gives in ends[:-1] if gives < 0.0]
+                early = sum(gives for _, gives in ends[:-1] if gives > 0.0)
+                held.append((self._held(begin, last), problem.takes[forward] - early))
+            sizes = [math.floor(size * _UNITS + 1e-6) for _, size in held]
+            self.model.add_cumulative([interval for interval, _ in held], sizes, math.ceil(room * _UNITS))
+
+    def _held(self, begin: Any, last: Any) -> Any:
+        """From the begin of one action to the end of another."""
+        end, size = (self.model.new_int_var(0, self._horizon, "") for _ in range(2))
+        self.model.add(end == last)
+        return self.model.new_interval_var(begin, size, end, "")

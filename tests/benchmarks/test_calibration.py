@@ -51,6 +51,21 @@ def test_a_schedule_that_the_library_does_not_have_is_refused() -> None:
         candidates(workload(CASE, MEASURED), ("fast",), found=0, effort=1, seed=0)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--schedule", "fast"], "no schedule 'fast' of the library fits"),
+        (["--json", "/dev/null/a.json"], "cannot write /dev/null/a.json: /dev/null is no folder"),
+        (["--head", "0"], "0.0 is not in the range x>0"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_measured(options: list[str], message: str) -> None:
+    result = CliRunner().invoke(command, ["--network", "loopback", *options])
+    assert result.exit_code != 0
+    assert message in f"{result.output} {result.exception}"
+    assert "calibrating" not in result.output
+
+
 def test_what_ranks_are_told_survives_its_text_form() -> None:
     runs = Runs(CASE, MEASURED, {"1f1b": "1f1b.toml"})
     assert Runs.from_json(runs.to_json()) == runs

@@ -30,7 +30,7 @@ WITHOUT_GPU = {
         "stress",
         "times",
     ],
-    "captured": ["captured", "compiled"],
+    "captured": ["captured", "runs", "compiled"],
     "experts": ["tiny, direct", "tiny, strict", "skewed routing", "measured costs", "planning"],
     "copies": ["results", "costs", "stress"],
 }
@@ -126,3 +126,17 @@ def test_without_a_gpu_the_script_says_so(monkeypatch: pytest.MonkeyPatch, capsy
     with pytest.raises(SystemExit, match="2"):
         script.main()
     assert "no GPU here" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_any_check(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def never(*_arguments: object, **_options: object) -> None:
+        pytest.fail("a group ran")
+
+    monkeypatch.setattr(script, "run_ranks", never)
+    monkeypatch.setattr(sys, "argv", ["gpu_check", "--device", "cpu", "--json", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        script.main()
+    assert ended.value.code == 2
+    assert "it is a folder; choose a file" in capsys.readouterr().err

@@ -1,9 +1,13 @@
 """What ``annopipe bench models`` compares: gains over the first schedule, and towers as one chain."""
 
+import sys
+
 import pytest
 
+from annopipe.errors import AnnopipeError, CostError
 from annopipe.tuning.layers import Layer
 from annopipe.tuning.workload import Workload
+from benchmarks.models.apart import trace_apart
 from benchmarks.models.comparison import as_one_chain, compared, of_library
 from benchmarks.models.tracing import trace_here
 
@@ -35,3 +39,15 @@ def test_tracing_says_what_it_took() -> None:
     assert found.seconds > 0.0
     assert found.peak_bytes > 2**27
     assert found.nodes > 100
+
+
+def test_gains_over_nothing_are_refused() -> None:
+    with pytest.raises(CostError, match="small: there is no zbv of .* to compare with: give a larger batch"):
+        compared("small", Workload((LAYER,) * 2, ranks=2, microbatches=4), ("zbv", "1f1b"), effort=0)
+
+
+def test_a_process_that_traces_and_fails_is_told_of() -> None:
+    with pytest.raises(AnnopipeError, match="ended with code 3; its last words: nothing"):
+        trace_apart([sys.executable, "-c", "raise SystemExit(3)"])
+    with pytest.raises(AnnopipeError, match="ended with code -9; it needs 1 GiB"):
+        trace_apart([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])

@@ -8,19 +8,30 @@ import pytest
 import torch
 import torch.distributed as dist
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 import annopipe as ap
 from benchmarks.eager_runtime import EAGER_SCHEDULES
-from benchmarks.moe.case import EAGER, MoeCase
+from benchmarks.moe.case import MoeCase, copies_to
 from benchmarks.moe.command import command
 from benchmarks.moe.gradients import Fingerprints, differing, fingerprints
 from benchmarks.moe.model import STRETCHES, TRANSFERS, example_input, stage_module
 from benchmarks.moe.nano import least_exposed_s
 from benchmarks.moe.pacing import Paces
-from benchmarks.moe.report import table
+from benchmarks.moe.variant import EAGER, Variant
 
+DUALPIPEV = Variant("annopipe", "dualpipev", "auto")
+REAL = {"paced": False, "pipeline_ranks": 1}
 PACES = Paces(stretch_s=2.0, transfer_s=3.0)
-SMALL = ["--rounds", "1", "--rate", "800mbit", "--microbatches", "4"]
+SMALL = """
+pp = 2
+microbatches = 4
+rounds = 1
+schedules = ["dualpipev"]
+policies = ["auto"]
+network = { kind = "emulated", rate = "800mbit" }
+"""
 
 
 @pytest.fixture
@@ -50,7 +61,7 @@ def test_a_first_stage_computes_no_gradient_of_its_input(block) -> None:
 
 def test_half_a_microbatch_takes_half_the_time(block) -> None:
     module, x = block
-    paces = Paces(stretch_s=2.0, transfer_s=3.0, asked_s=0.5, transfer_rows=len(x) * 64, latency_s=1.0)
+    paces = Paces(stretch_s=2.0, transfer_s=3.0, asked_s=0.5, transfer_rows=2 * len(x) * 64, latency_s=1.0)
     module[0].seconds = 0.5
     whole, half = (ap.trace(module, (part.requires_grad_(),)) for part in (x, x[:1].clone()))
     assert sum(paces.costs(whole.forward).seconds.values()) == 2 * 2.0 + 2 * 3.0
@@ -81,68 +92,90 @@ def test_results_of_a_paced_block_are_real(block) -> None:
     assert module[0].experts.grad.unique().tolist() == [float(len(x))]
 
 
-def _run(tmp_path: Path, *options: str) -> tuple[str, dict]:
-    path = tmp_path / "out" / "result.json"
-    result = CliRunner().invoke(command, [*SMALL, *options, "--json", str(path)], catch_exceptions=False)
+def _run(tmp_path: Path, text: str) -> tuple[str, dict]:
+    config, path = tmp_path / "small.toml", tmp_path / "out" / "result.json"
+    config.write_text(text)
+    result = CliRunner().invoke(command, ["--config", str(config), "--json", str(path)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    return result.output, json.loads(path.read_text())["cases"][0]
+    return result.output, json.loads(path.read_text())
 
 
-def test_both_runtimes_run_the_same_model_and_every_schedule_of_ours_is_simulated(tmp_path: Path) -> None:
-    options = ["--pipeline-ranks", "2", "--network", "emulated", "--schedule", "dualpipev", "--nano-batches", "2"]
-    text, found = _run(tmp_path, *options, "--eager", "zbv", "--eager", "dualpipev", "--attach")
-    assert found["gradients_agree"]
-    assert [(row["runtime"], row["schedule"]) for row in found["rows"]] == [
-        ("annopipe", "dualpipev"),
-        ("annopipe", "dualpipev /2"),
-        ("eager", "zbv"),
-        ("eager", "dualpipev"),
-        ("attached", "zbv"),
-        ("attached", "dualpipev"),
-    ]
-    for row in found["rows"]:
-        assert 0 < row["fastest_s"] <= row["measured_s"] <= row["slowest_s"]
-        assert (row["simulated_s"] is not None) == (row["runtime"] == "annopipe")
-    assert "paced, PP 2 x EP 2, 4 microbatches; emulated all-to-alls, 100 MB/s" in text
+def test_all_runtimes_run_the_same_model_and_every_row_is_measured_beside_predicted(tmp_path: Path) -> None:
+    lists = 'eager = ["dualpipev"]\nattached = true\nnano_batches = [1, 2]\n'
+    text, found = _run(tmp_path, lists + SMALL)
+    rows = {str(Variant.from_plain(row)): row for row in found["rows"]}
+    ours = ["dualpipev", "dualpipev, auto", "dualpipev, auto, /2"]
+    names = [*(f"annopipe {own}" for own in ours), "eager dualpipev", "attached dualpipev, auto"]
+    assert list(rows) == names
+    for row in rows.values():
+        assert row["measured"]["kind"] == "emulated"
+        assert len(row["measured"]["seconds"]) == 1
+        assert 0.0 < row["predicted"]["bound_seconds"] <= row["predicted"]["seconds"]
+        assert row["why_missing"] == ""
+    assert found["configs"]["small"]["found"]["gradients_differ"] == {}
+    seconds = {name: row["predicted"]["seconds"] for name, row in rows.items()}
+    assert seconds["annopipe dualpipev, auto, /2"] < seconds["annopipe dualpipev, auto"] < seconds["annopipe dualpipev"]
+    assert seconds["annopipe dualpipev"] == seconds["eager dualpipev"]
+    assert "small: paced, PP 2 x EP 2, 4 microbatches; emulated all-to-alls, 100 MB/s" in text
     assert "gradients agree" in text
+    assert found["environment"]["network"] == {"small": "emulated, 100 MB/s for each expert group"}
     _check_phases(text, found)
 
 
 def _check_phases(text: str, found: dict) -> None:
     """Every phase is measured beside simulated, without and with nano-batches."""
-    (entry,) = found["nano_batches"]
-    simulated = {row["schedule"]: row["simulated_s"] for row in found["rows"][:2]}
-    assert simulated["dualpipev /2"] < simulated["dualpipev"], entry["reason"]
+    (entry,) = found["configs"]["small"]["found"]["nano_batches"]
+    whole = Variant("annopipe", "dualpipev", "auto")
+    predicted = {Variant.from_plain(row): row["predicted"]["seconds"] for row in found["rows"]}
     assert [phase["phase"] for phase in entry["phases"]] == ["warm-up", "steady state", "cool-down"]
-    for when, name in (("before", "dualpipev"), ("after", "dualpipev /2")):
+    for when, variant in (("before", whole), ("after", whole.without(nano_batches=2))):
         for rank in range(2):
             own = [phase[when]["by_rank"][rank] for phase in entry["phases"]]
-            assert sum(phase["end"] - phase["start"] for phase in own) == pytest.approx(simulated[name])
+            assert sum(phase["end"] - phase["start"] for phase in own) == pytest.approx(predicted[variant])
             assert all(phase["measured_s"] > 0 for phase in own)
     exposed = [sum(phase[when]["exposed_s"] for phase in entry["phases"]) for when in ("before", "after")]
     assert exposed[1] < exposed[0]
     assert 0.0 < entry["least_exposed_s"] < exposed[0]
-    assert f"dualpipev /2 beside dualpipev: {entry['reason']}" in text
+    assert f"annopipe dualpipev, auto, /2, beside annopipe dualpipev, auto: {entry['reason']}" in text
     assert "microbatches that run alone, as nano-batches, can hide at most" in text
 
 
 @pytest.mark.slow
-def test_real_computation_is_measured_and_simulated_too(tmp_path: Path) -> None:
-    text, found = _run(tmp_path, "--real", "--network", "loopback", "--schedule", "dualpipev", "--eager", "dualpipev")
-    assert found["gradients_agree"]
-    assert found["rows"][0]["simulated_s"] > 0
-    assert "measured, PP 1 x EP 2" in text
+def test_real_computation_is_measured_and_predicted_too(tmp_path: Path) -> None:
+    sizes = "[model]\nrows = 256\nwidth = 256\ntop_k = 2\n"
+    lists = 'kind = "real"\npp = 1\nmicrobatches = 4\nrounds = 1\neager = ["dualpipev"]\npolicies = ["auto"]\n'
+    text, found = _run(tmp_path, lists + 'network = { kind = "loopback" }\n' + sizes)
+    assert found["configs"]["small"]["found"]["gradients_differ"] == {}
+    assert {row["measured"]["kind"] for row in found["rows"]} == {"measured"}
+    assert all(row["predicted"]["seconds"] > 0 for row in found["rows"])
+    assert "small: measured, PP 1 x EP 2" in text
 
 
 @pytest.mark.root
 @pytest.mark.slow
 def test_ranks_in_network_namespaces_leave_nothing_behind(tmp_path: Path) -> None:
-    options = ["--pipeline-ranks", "2", "--network", "namespaces", "--schedule", "dualpipev", "--eager", "zbv"]
-    _, found = _run(tmp_path, *options)
-    assert found["case"]["network"] == "namespaces"
+    _, found = _run(tmp_path, 'eager = ["zbv"]\n' + SMALL.replace("emulated", "namespaces"))
+    assert found["configs"]["small"]["found"]["network"] == "namespaces"
+    assert {row["measured"]["kind"] for row in found["rows"]} == {"paced"}
+    assert _namespaces() == [], "a lab's names carry the number of the process that made it"
+
+
+def _namespaces() -> list[Path]:
     folder = Path("/run/netns")
-    own = [path for path in folder.iterdir() if f"-{os.getpid()}-" in path.name] if folder.is_dir() else []
-    assert own == [], "a lab's names carry the number of the process that made it"
+    return [path for path in folder.iterdir() if f"-{os.getpid()}-" in path.name] if folder.is_dir() else []
+
+
+@pytest.mark.nightly
+def test_copies_of_the_ranks_sum_their_gradients_in_the_step_and_routing_is_skewed(tmp_path: Path) -> None:
+    text, found = _run(tmp_path, 'dp = 2\neager = ["dualpipev"]\nskew = [1.0, 1.5]\n' + SMALL)
+    about = found["configs"]["small"]["found"]
+    assert about["gradients_differ"] == {}
+    assert about["sum_s"] > 0.0
+    assert "PP 2 x EP 2 x DP 2" in text
+    assert "sum of gradients" in text
+    seconds = {str(Variant.from_plain(row)): row["predicted"]["seconds"] for row in found["rows"]}
+    assert len(seconds) == 6
+    assert all(seconds[name] < seconds[f"{name}, skew 1.5"] for name in seconds if "skew" not in name)
 
 
 @pytest.mark.parametrize(
@@ -151,13 +184,23 @@ def test_ranks_in_network_namespaces_leave_nothing_behind(tmp_path: Path) -> Non
         ({"rounds": 0}, "rounds=0: give at least 1"),
         ({"layers": 3}, "layers=3: give an even number"),
         ({"network": "radio"}, "network 'radio' is not one of"),
-        ({"eager": ("naive",)}, "the eager runtime has no 'naive' here"),
         ({"ratio": 0.0}, "the rate and the ratio of computation to communication are positive"),
         ({"head": 0.0}, "head=0.0: give how many times as long"),
         ({"paced": False}, "real computation is measured with 1 pipeline rank"),
         ({"expert_ranks": 1}, "give at least 2 expert ranks"),
-        ({"nano_batches": 0}, "nano_batches=0: give at least 1"),
-        ({"nano_batches": 3}, "nano_batches=3: they are measured with paced computation, and equal parts of"),
+        ({"data_ranks": 0}, "data_ranks=0: give at least 1"),
+        (
+            {"variants": (DUALPIPEV.without(nano_batches=3),)},
+            "nano_batches=3: they are measured with paced computation",
+        ),
+        ({"variants": (DUALPIPEV.without(compiled=True),)}, "compile: paced computation takes its known time"),
+        ({"variants": (DUALPIPEV.without(skew=0.5),)}, "skew=0.5: give 1 for even routing, or more"),
+        ({"variants": (DUALPIPEV.without(skew=2.0),)}, "leave a rank without any: give a skew between 1 and 1.96875"),
+        (
+            {**REAL, "variants": (DUALPIPEV.without(skew=1.5),)},
+            "skew: routing is skewed in models whose computation is",
+        ),
+        ({**REAL, "variants": (DUALPIPEV.without(nano_batches=2),)}, "nano_batches=2: they are measured with paced"),
     ],
 )
 def test_a_case_that_makes_no_sense_is_refused(fields: dict, message: str) -> None:
@@ -166,22 +209,21 @@ def test_a_case_that_makes_no_sense_is_refused(fields: dict, message: str) -> No
 
 
 def test_a_case_survives_its_text_form() -> None:
-    case = MoeCase(pipeline_ranks=4, schedules=("zbv",), eager=())
+    case = MoeCase(pipeline_ranks=4, variants=(DUALPIPEV, Variant("eager", "zbv", skew=1.5)))
     assert MoeCase.from_json(case.to_json()) == case
 
 
-def test_different_gradients_are_shown_in_the_table() -> None:
-    times = dict.fromkeys(("measured_s", "fastest_s", "slowest_s", "simulated_s"), 2.0)
-    ours = {"runtime": "annopipe", "schedule": "zbv", "bubble": 0.25, **times}
-    eager = {**ours, "runtime": "eager", "measured_s": 3.0, "simulated_s": None, "bubble": None}
-    found = {"case": json.loads(MoeCase().to_json()), "transfer_s": 0.02, "stretch_s": 0.01, "gradients_agree": False}
-    found["nano_batches"] = []
-    found["gradients_differ"] = {"eager zbv": ["expert rank 0 1.attention", "expert rank 0 1.experts"]}
-    text = table([{**found, "rows": [ours, eager]}])
-    assert "all-to-all 20.0 ms, stretch of computation 10.0 ms; GRADIENTS DIFFER: eager zbv (" in text
-    assert "(expert rank 0 1.attention and 1 more)" in text
-    cells = ["2000.0", "2000.0-2000.0", "2000.0", "1.000", "25%", "1.50x", "1.50x"]
-    assert text.splitlines()[-2].split() == ["annopipe", "zbv", *cells]
+@given(st.integers(1, 9), st.integers(1, 40), st.floats(1.0, 4.0))
+def test_every_copy_of_a_token_goes_to_one_rank_and_the_first_gets_the_most(ranks: int, each: int, skew: float) -> None:
+    try:
+        copies = copies_to(ranks * each, ranks, skew)
+    except ap.CostError:
+        assert round(each * skew) > ranks * each - (ranks - 1), "there is room for all"
+        return
+    assert sum(copies) == ranks * each
+    assert len(copies) == ranks
+    assert copies[0] == max(copies)
+    assert min(copies) >= 1
 
 
 def test_the_eager_schedules_are_those_of_the_eager_runtime() -> None:
@@ -228,5 +270,5 @@ def printed(gradients: dict) -> Fingerprints:
 
 
 def test_more_real_ranks_than_cores_are_refused() -> None:
-    result = CliRunner().invoke(command, ["--real", "--expert-ranks", "512", "--network", "loopback"])
+    result = CliRunner().invoke(command, ["--config", "medium", "--expert-ranks", "512", "--network", "loopback"])
     assert "measures nothing: use fewer ranks" in str(result.exception)

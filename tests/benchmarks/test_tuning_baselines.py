@@ -1,10 +1,12 @@
 """The search is not worse than the baselines here; small instances are near their proven optima."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
+from annopipe.cli.bench import command as bench
 from annopipe.tuning.layers import Layer
 from annopipe.tuning.tuner import tune
 from annopipe.tuning.workload import Workload
@@ -56,3 +58,26 @@ def test_small_instances_are_within_3_percent_of_the_optimum_of_their_orders(nam
     step, proof = measured(work, ranks=2, microbatches=4, effort=60_000, seconds=20.0)
     assert proof.bound <= step + 0.05
     assert step <= 1.03 * proof.step
+
+
+@pytest.mark.parametrize(("kept", "memory", "step"), [(0.0, 1.0, 17.0), (0.5, 1.0, 20.0), (1.0, 1.0, 20.0)])
+def test_the_optimum_keeps_to_the_memory_that_schedules_are_simulated_with(
+    kept: float, memory: float, step: float
+) -> None:
+    pytest.importorskip("ortools")
+    from annopipe.tuning.reordering.problem import Problem
+    from benchmarks.tuning.optimum import optimum
+
+    work = Workload((replace(LAYER, kept_for_weight=kept),) * 2, ranks=2, microbatches=4, memory=memory)
+    found = tune(work, effort=5_000, copies=1, workers=1, best=1)[0]
+    proof = optimum(work, Problem.of(found.schedule, found.trial.costs(work), memory), seconds=20.0)
+    assert proof.proven
+    assert found.timeline.makespan == pytest.approx(step)
+    assert proof.step == pytest.approx(step)
+
+
+@pytest.mark.parametrize("name", ["tuning", "tuning-small", "tuning-baselines"])
+def test_a_workload_that_the_suite_does_not_have_is_refused(name: str) -> None:
+    result = CliRunner().invoke(bench, [name, "--workload", "balanced", "--workload", "nosuch"])
+    assert result.exit_code == 2
+    assert "the suite has no workload 'nosuch', only balanced, gpt5b-vocab-32k" in result.output

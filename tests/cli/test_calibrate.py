@@ -1,6 +1,7 @@
 """``annopipe calibrate``: what it writes is what the tuner and the cost model read, and what it refuses."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,19 @@ from torch import nn
 
 def make():
     return nn.Sequential(nn.Linear(32, 64), nn.Linear(64, 64), nn.Linear(64, 8)), (torch.randn(16, 32),)
+
+class Sent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.group = nn.Linear(32, 32), torch.distributed.group.WORLD
+        self.ranks = torch.distributed.get_world_size()
+
+    def forward(self, x):
+        rows = torch.distributed._functional_collectives.all_to_all_single_autograd(x, None, None, self.group)
+        return self.layer(rows)
+
+def communicating():
+    return Sent(), (torch.randn(16, 32),)
 """
 
 
@@ -39,12 +53,38 @@ def test_a_machine_and_a_model_are_measured_and_written(annopipe: Run, tmp_path:
     assert ap.tune(work, effort=1000, workers=1)[0].timeline.makespan > 0
 
 
+@pytest.mark.nightly
+def test_layers_may_communicate_and_be_fewer_than_the_ranks_where_no_workload_is_wanted(
+    annopipe: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    options = ["--model", "model.py:communicating", "--ranks-per-node", "1", "--json"]
+    result = annopipe("calibrate", "--device", "cpu", *options, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    plain = json.loads(result.stdout)
+    (layer,) = plain["layers"]
+    assert layer["comm"] > 0.0
+    assert {each["where"] for each in plain["messages"]} == {"between"}
+    # Ranks that are said to be nodes still share the memory of this machine.
+    assert plain["memory"] == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--workload", "work.toml"], "--workload holds the layers of a model: say which with --model"),
         (["--workload", "w.toml", "--model", "m:m"], "--workload needs layers: say where they begin with --at"),
         (["--nproc", "1"], "1 is not in the range x>=2"),
+        (["--at", "layers.1"], "--at is of a model: say which with --model"),
+        (["--input", "2,2"], "--input is of a model: say which with --model"),
+        (["--microbatches", "4"], "--microbatches is of a workload: say where to write it with --workload"),
+        (["--pipeline-ranks", "4", "--model", "m:m"], "--pipeline-ranks is of a workload"),
+        (["--model", "m:m", "--at", "1", "--workload", "a", "--save", "./a"], "are both ./a: give a file to each"),
+        (
+            ["--model", "m:m", "--at", "1", "--workload", "a.toml", "--pipeline-ranks", "3"],
+            "--at makes 2 layers, fewer than 3 pipeline ranks: give more of them, or --pipeline-ranks",
+        ),
+        (["--device", "cpu", "--save", "/dev/null/a.toml"], "cannot write /dev/null/a.toml: /dev/null is no folder"),
     ],
 )
 def test_options_that_make_no_sense_are_refused_at_once(annopipe: Run, arguments: list[str], message: str) -> None:
@@ -72,3 +112,4 @@ def test_a_model_that_is_not_there_is_named_by_a_rank(annopipe: Run, tmp_path: P
     result = annopipe("calibrate", "--device", "cpu", "--model", "nothing.py:make", cwd=tmp_path)
     assert result.returncode == 2
     assert "no Python file nothing.py" in result.stderr
+    assert "measuring" not in result.stderr

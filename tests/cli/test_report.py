@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.benchmarks.moe_results import results
 from tests.cli.running import Result
 
 Run = Callable[..., Result]
@@ -98,3 +99,26 @@ def test_what_is_no_run_is_refused_by_name(annopipe: Run, tmp_path: Path, text: 
     assert result.returncode == 2
     assert said in result.stderr
     assert "a.json" in result.stderr
+
+
+def test_the_page_of_a_run_is_written_and_its_paths_printed(annopipe: Run, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'annopipe[plots]'")
+    path, folder = tmp_path / "moe.json", tmp_path / "out" / "page"
+    path.write_text(json.dumps(results()))
+    printed = annopipe("report", str(path), "--html", str(folder)).stdout.splitlines()
+    assert printed[0] == str(folder / "page.html")
+    assert sorted(printed) == sorted(map(str, folder.iterdir()))
+
+
+def test_a_page_is_refused_for_two_runs_and_for_what_is_no_run_of_the_moe_job(annopipe: Run, tmp_path: Path) -> None:
+    path, folder = write(tmp_path / "a.json", BEFORE), tmp_path / "page"
+    for more in ([str(path)], ["--json"]):
+        result = annopipe("report", str(path), *more, "--html", str(folder))
+        assert result.returncode == 2
+        assert "--html writes the page of one run: leave out OTHER.json and --json" in result.stderr
+    result = annopipe("report", str(path), "--html", str(folder))
+    assert result.returncode == 2
+    assert "a.json: these are results of no benchmark by name: a page is made of what" in result.stderr
+    path.write_text("{")
+    assert "cannot read a run from" in annopipe("report", str(path), "--html", str(folder)).stderr
+    assert not folder.exists()

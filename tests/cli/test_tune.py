@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,6 +76,21 @@ def test_the_best_is_written_as_a_config_and_a_picture(tune: Run, tmp_path: Path
     assert result.stderr.splitlines() == ["wrote out/run.toml", "wrote out/run.html"]
     assert RunConfig.load(tmp_path / "out" / "run.toml").schedule.microbatches == 6
     assert "found: " in (tmp_path / "out" / "run.html").read_text()
+
+
+def test_a_picture_that_cannot_be_drawn_is_refused_before_the_search(
+    tune: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def searched(*_: object, **__: object) -> None:
+        raise AssertionError("searched")
+
+    monkeypatch.setattr("annopipe.tuning.tuner.tune", searched)
+    for module in [name for name in sys.modules if name.startswith("annopipe.simulation.picture.")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = tune("--png", str(tmp_path / "run.png"))
+    assert result.returncode == 2
+    assert "matplotlib is not installed" in result.stderr
 
 
 def test_memory_that_is_too_little_says_how_much_would_do(tune: Run) -> None:

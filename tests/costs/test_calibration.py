@@ -26,7 +26,7 @@ def _times(kind: Kind, where: Where, ranks: int, line: Line, issue_s: float = 0.
 
 def _calibration(per_node: int, *messages: MessageTimes, **more: object) -> Calibration:
     hardware = described("mine", OWN, messages, per_node, BESIDE, in_flight=2)
-    fields = {"backend": "gloo", "cores": 8, "seconds": 20.0, **more}
+    fields = {"backend": "gloo", "cores": 8, "ranks_of_cores": 8, "seconds": 20.0, **more}
     return Calibration(hardware, 8, 1 << 30, messages, BESIDE, **fields)  # type: ignore[arg-type]
 
 
@@ -101,6 +101,7 @@ def test_notes_say_what_a_reader_has_to_know() -> None:
     assert _calibration(4, *NODE).notes == []
     crowded, rough = _calibration(4, *NODE, cores=2), dataclasses.replace(NODE[0], line=Line(0.0, 1.0, residual=0.4))
     assert "8 ranks share 2 cores" in crowded.notes[0]
+    assert _calibration(4, *TWO_NODES, cores=4, ranks_of_cores=4).notes == []  # 8 ranks, 4 on each machine
     assert "not tried on several GPUs" in _calibration(4, *NODE, backend="nccl", cores=0).notes[0]
     assert "send inside nodes deviates from latency" in dataclasses.replace(crowded, messages=(rough,)).notes[1]
 

@@ -37,6 +37,8 @@ def test_every_machine_names_the_source_of_its_peaks_and_bandwidths(name: str) -
 
 
 def test_an_unknown_machine_is_refused_with_the_names() -> None:
+    with pytest.raises(ap.CostError, match="no 'cpu', which is measured where hardware='cpu' is given"):
+        ap.costs.machine("cpu")
     with pytest.raises(ap.CostError, match="no hardware 'h1000': the names are a100, h100, h200, h800, b200 and cpu"):
         ap.costs.machine("h1000")
 

@@ -198,6 +198,21 @@ def test_more_rows_than_balanced_cost_more_wherever_they_are_given() -> None:
     assert ap.costs.roofline(graphs.backward, TOY, sizes={symbol: 32}) == balanced, "16 tokens, 2 experts each"
 
 
+def test_a_skew_multiplies_what_balanced_routing_gives_and_leaves_given_sizes_alone() -> None:
+    graphs = moe_stage()
+    (symbol,) = {str(size) for port in graphs.backward_weight.inputs for size in port.shape if isinstance(size, str)}
+    skewed = ap.costs.roofline(graphs.backward, TOY, skew=2.5)
+    assert skewed == ap.costs.roofline(graphs.backward, TOY, sizes={symbol: 80}), "2.5 times 32 rows"
+    assert skewed == ap.costs.roofline(graphs.backward, TOY, sizes={symbol: 80}, skew=4)
+    assert ap.costs.roofline(graphs.backward, TOY, skew=1) == ap.costs.roofline(graphs.backward, TOY)
+
+
+@pytest.mark.parametrize("skew", [0.5, True, "2", float("nan"), float("inf")])
+def test_a_skew_below_even_is_refused(skew: object) -> None:
+    with pytest.raises(ap.CostError, match="give how many times its even share the busiest rank gets, 1 or more"):
+        ap.costs.roofline(moe_stage().forward, TOY, skew=skew)
+
+
 def test_sizes_of_one_lane_leave_the_other_alone() -> None:
     graphs = moe_stage()
     both = ap.multiplex(graphs.forward, graphs.backward, lanes=("F", "B"))

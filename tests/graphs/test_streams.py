@@ -165,10 +165,14 @@ def test_a_deepseek_stage_on_streams_computes_what_it_did() -> None:
     [
         ({"nothing": "side"}, "means no node; give W, host, a region"),
         ({"Q.main": "side"}, "means no node"),
-        ({"main": "a b"}, "region name 'a b'"),
+        ({"main": "a b"}, "the name of a stream has letters"),
+        ({"main": 3}, "give names of streams by selector"),
+        ({3: "side"}, "give names of streams by selector"),
+        (["main"], "give names of streams by selector"),
+        ("side", "give names of streams by selector"),
     ],
 )
-def test_selectors_that_mean_nothing_are_refused(streams: dict[str, str], said: str) -> None:
+def test_selectors_that_mean_nothing_are_refused(streams: Any, said: str) -> None:
     graphs = ap.trace(Tagged(), (torch.randn(2, 4),))
     with pytest.raises(ap.OrderError, match=said):
         ap.overlap(graphs.forward, policy="sequential", streams=streams)

@@ -121,10 +121,32 @@ def test_backward_traces_into_one_node_per_gradient():
         ((3, 5), [1, 1, 1], r"x \(3, 5\) and counts \(3,\) do not fit a weight of 3 experts that take 4 values"),
         ((3, 4), [1, 2], r"counts \(2,\) do not fit"),
         ((3, 4), [1, 2, 1], r"counts \[1, 2, 1\] add to 4, x has 3 rows"),
+        ((3, 4), [5, 0, -2], r"counts \[5, 0, -2\] add to 3, x has 3 rows: give how many rows each expert has"),
+        ((3, 4), [1.0, 1.0, 1.0], r"counts is \(3,\) of torch.float32: give int64"),
     ],
 )
 def test_operands_that_do_not_fit_are_refused(shape, sizes, message):
     with pytest.raises(GraphError, match=r"x \(3, 4\) and grad \(2, 5\) do not fit: both are \[rows, width\]"):
         grouped_mm_weight_grad(torch.randn(3, 4), torch.randn(2, 5), torch.tensor([3]))
+    with pytest.raises(GraphError, match=r"weight \(4, 5\) has 2 dimensions: give \[experts, in, out\]"):
+        grouped_mm(torch.randn(3, 4), torch.randn(4, 5), torch.tensor([3]))
+    with pytest.raises(GraphError, match=r"x is torch.float64 and weight torch.float32: convert one of them"):
+        grouped_mm(torch.randn(3, 4).double(), torch.randn(1, 4, 5), torch.tensor([3]))
     with pytest.raises(GraphError, match=message):
         grouped_mm(torch.randn(shape), torch.randn(3, 4, 5), torch.tensor(sizes))
+
+
+def test_what_is_no_weight_no_counts_or_no_limit_is_refused_for_the_weight_gradient_too():
+    x, counts = torch.randn(3, 4), torch.tensor([3])
+    for shape in ((4,), (1, 4), (1, 1, 4, 5)):
+        with pytest.raises(GraphError, match=r"give \[experts, in, out\]"):
+            grouped_mm(x, torch.randn(shape), counts)
+    for wrong, message in ((torch.tensor([5, -2]), "add to 3"), (torch.tensor([[3]]), r"counts is \(1, 1\)")):
+        with pytest.raises(GraphError, match=message):
+            grouped_mm_weight_grad(x, torch.randn(3, 5), wrong)
+    for call in (
+        lambda: grouped_mm(x, torch.randn(1, 4, 5), counts, -1),
+        lambda: grouped_mm_weight_grad(x, x, counts, -1),
+    ):
+        with pytest.raises(GraphError, match="sms is -1"):
+            call()

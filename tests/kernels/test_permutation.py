@@ -103,5 +103,8 @@ def test_operands_that_do_not_fit_are_refused():
         unpermute(rows, source, target, 5)
     with pytest.raises(GraphError, match=r"unpermute: weights \(3, 3\) do not fit 12 slots: give \[tokens, top_k\]"):
         unpermute(rows, source, target, 3, weights[1:])
+    with pytest.raises(GraphError, match=r"permute: weights \(3, 4\) do not fit 12 slots: give \[tokens, top_k\]"):
+        permute(x, source, target, 3, weights.T)
+    assert torch.equal(permute(x, source, target, 3, weights.flatten()), permute(x, source, target, 3, weights))
     with pytest.raises(GraphError, match=r"row_products: x \(3, 2\) .* does not fit rows \(12, 2\)"):
         row_products(x[1:], rows, source, target, 3)

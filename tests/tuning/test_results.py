@@ -81,7 +81,7 @@ def test_the_name_of_a_workload_does_not_matter_its_numbers_do(tmp_path: Path) -
         ("[[workload]]\n", "has no results of annopipe tune"),
         ('{"what": "other"}\n', "has no results of annopipe tune"),
         ("{", "has no results of annopipe tune"),
-        ('{"what": "annopipe tune results", "version": 99}\n', "has results of version 99, and this is version 1"),
+        ('{"what": "annopipe tune results", "version": 99}\n', "has results of version 99, and this is version 2"),
     ],
 )
 def test_what_is_no_such_file_is_refused(text: str, message: str, tmp_path: Path) -> None:
@@ -135,3 +135,14 @@ def test_two_searches_share_a_file(tmp_path: Path) -> None:
         results.keep([trial], [(None, Score(1.0, 1.0, 1))])
     found = Results(path, WORK)
     assert [found.of(trial) for trial in trials] == [(None, Score(1.0, 1.0, 1))] * 2
+
+
+def test_whole_numbers_of_either_kind_are_the_same_workload(tmp_path: Path) -> None:
+    path = tmp_path / "found.jsonl"
+    tune(WORK, effort=2_000, workers=1, results=path)
+    same = Workload((Layer(1, 1, 1, activation=1),) * 8, ranks=4, microbatches=5, memory=5, name="tight")
+    trials = library_trials(WORK)
+    assert [Results(path, same).of(trial) for trial in library_trials(same)] == [
+        Results(path, WORK).of(trial) for trial in trials
+    ]
+    assert Results(path, same).of(trials[0]) is not None

@@ -105,6 +105,67 @@ def test_what_differs_in_an_attribute_is_not_the_same() -> None:
     assert identity(nn.Dropout(0.1).eval()) != identity(one)
 
 
+class _Repeated(nn.Module):
+    def __init__(self, times: object) -> None:
+        super().__init__()
+        self._times = times
+        self.layer = nn.Linear(256, 256)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        times = self._times[0][0] if isinstance(self._times, tuple) else self._times
+        for _ in range(times):
+            x = self.layer(x)
+        return x
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["hashable", "a list in a tuple"])
+def test_layers_that_differ_in_a_private_attribute_are_priced_apart(*, wrapped: bool) -> None:
+    layers = [_Repeated(([times],) if wrapped else times) for times in (1, 9)]
+    one, other = priced(ModelLayers(layers, (torch.ones(64, 256),)), FAST, recompute=None).layers
+    assert other.pieces.times[0] > 5 * one.pieces.times[0]
+
+
+class _Gives(nn.Module):
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form, self.layer = form, nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> object:
+        out, other = self.layer(x), x * 2
+        return {"dict": {"x": out, "more": other}, "nested": (out, [other]), "nothing": (out, None, 3)}[self.form]
+
+
+class _Takes(nn.Module):
+    def forward(self, x: object, more: object = None, count: int = 1) -> torch.Tensor:
+        if isinstance(x, dict):
+            x, more = x["x"], x["more"]
+        assert isinstance(x, torch.Tensor)
+        if isinstance(more, list):
+            [more] = more
+        return x * count + (more if isinstance(more, torch.Tensor) else 0)
+
+
+@pytest.mark.parametrize(("form", "tensors"), [("dict", 2), ("nested", 2), ("nothing", 1)])
+def test_what_a_layer_returns_is_handed_on_as_it_is(form: str, tensors: int) -> None:
+    first, last = priced(ModelLayers([_Gives(form), _Takes()], (torch.ones(4, 8),)), FAST, recompute=None).layers
+    assert (first.output_bytes, last.output_bytes) == (tensors * 128.0, 128.0)
+
+
+def test_an_auxiliary_loss_is_not_what_the_next_layer_gets() -> None:
+    class Balanced(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.layer(x)
+            ap.auxiliary_loss(x.square().mean())
+            return x
+
+    first, _ = priced(ModelLayers([Balanced(), nn.Linear(8, 8)], (torch.ones(4, 8),)), FAST, recompute=None).layers
+    assert first.output_bytes == 128.0
+
+
 def test_a_layer_that_computes_again_keeps_less_and_takes_longer() -> None:
     model = ModelLayers([nn.Sequential(nn.Linear(8, 64), nn.GELU(), nn.Linear(64, 8))] * 2, (torch.ones(2, 8),))
     layer = priced(model, FAST).layers[1]

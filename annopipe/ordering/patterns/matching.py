@@ -9,6 +9,7 @@ Layers are told apart as ``annopipe.ordering.patterns.layers`` says.
 import dataclasses
 from collections.abc import Iterable, Sequence
 
+from annopipe.graphs.region_paths import ends
 from annopipe.ordering.patterns.layers import LaneMatches, layers_of
 from annopipe.ordering.patterns.text import Pattern, Piece
 from annopipe.ordering.problem import OverlapNode, OverlapProblem
@@ -61,25 +62,23 @@ def _pieces_of(nodes: Iterable[OverlapNode], pieces: Sequence[Piece]) -> dict[in
     for node in nodes:
         key = node.region, node.phase == "weight_grad"
         if key not in of_region:
-            of_region[key] = _best(tuple(node.region.split("/")), pieces, weights=key[1])
+            of_region[key] = _best(node.region, pieces, weights=key[1])
         best = of_region[key]
         if best is not None:
             found[node.index] = best
     return found
 
 
-def _best(path: _Path, pieces: Sequence[Piece], *, weights: bool) -> tuple[Piece, _Path] | None:
+def _best(region: str, pieces: Sequence[Piece], *, weights: bool) -> tuple[Piece, _Path] | None:
     """The innermost match; of a region and its own .W piece, the one that is meant."""
     best: tuple[tuple[int, int, bool], Piece, _Path] | None = None
     for piece in pieces:
-        if piece.weights and not weights:
-            continue
-        own = tuple(piece.region.split("/"))
-        ends = [end for end in range(len(own), len(path) + 1) if path[end - len(own) : end] == own]
-        if ends:
-            rank = ends[-1], len(own), piece.weights
+        found = ends(region, piece.region) if weights or not piece.weights else []
+        if found:
+            size = piece.region.count("/") + 1
+            rank = found[-1], size, piece.weights
             if best is None or rank > best[0]:
-                best = rank, piece, path[: ends[-1] - len(own)]
+                best = rank, piece, tuple(region.split("/"))[: found[-1] - size]
     return None if best is None else best[1:]
 
 

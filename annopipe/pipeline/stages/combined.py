@@ -8,6 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from annopipe.capturing.graphs import CapturedGraph
 from annopipe.compiling.graphs import CompiledGraph
 from annopipe.errors import PipelineError
 from annopipe.ordering.combining import Part, StageNodeCosts, combine, has_nano_batches, lanes_of
@@ -60,7 +61,12 @@ class Combined:
     def run_compiled(self, graph: CompiledGraph) -> None:
         """Run the plan's graph with compiled stretches from now on."""
         self.plan = self.plan.with_compiled(graph)
-        self._call = GraphCall(graph, self._lanes)
+        self._call = GraphCall(self.plan.executable, self._lanes)
+
+    def run_captured(self, graph: CapturedGraph) -> None:
+        """Run a captured form of the plan's graph from now on."""
+        self.plan = self.plan.with_captured(graph)
+        self._call = GraphCall(self.plan.executable, self._lanes)
 
     def __call__(self, values: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """The results of each lane, in the order of the lanes. The dictionaries of values are empty afterwards."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from annopipe.compiling.graphs import CompiledGraph
 from annopipe.errors import PipelineError
+from annopipe.graphs.host_copies import with_host_copies
 from annopipe.graphs.stage_graph import StageGraph
 from annopipe.graphs.stage_graphs import StageGraphs
 from annopipe.ordering.streams import on_tagged_streams
@@ -62,12 +62,12 @@ class KeptValues:
             graph = self.graphs.of_kind(kind)
             if graph is None:
                 raise PipelineError(f"stage {self._stage} has no backward; this is a mistake in annopipe")
-            found = self._calls[kind] = GraphCall(on_tagged_streams(graph))
+            found = self._calls[kind] = GraphCall(with_host_copies(on_tagged_streams(graph)))
         return found(self.take(kind, microbatch, gathered))[0]
 
-    def run_compiled(self, kind: str, graph: CompiledGraph) -> None:
-        """Run the graph of an action with compiled stretches from now on."""
-        self._calls[kind] = GraphCall(graph)
+    def run_as(self, kind: str, graph: StageGraph) -> None:
+        """Run another form of the graph of an action from now on: compiled, captured, or both."""
+        self._calls[kind] = GraphCall(with_host_copies(graph))
 
     def start_forward(self, microbatch: int, values: Values) -> None:
         """Take the parameters and inputs of a microbatch."""

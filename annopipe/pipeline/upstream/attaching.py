@@ -34,6 +34,7 @@ def attach(
     fixed_sums: bool = False,
     recompute: StageRecompute = None,
     compile: Literal["inductor"] | None = None,  # noqa: A002 (as torch.nn.Module.compile)
+    cuda_graphs: bool = False,
     timeout: timedelta = timedelta(minutes=5),
 ) -> S:
     """Let a schedule object of torch.distributed.pipelining run as an ``ap.Pipeline``, and return it.
@@ -48,7 +49,7 @@ def attach(
 
     Args:
         schedule: with one stage a rank or several, of any class, also one that was loaded from CSV.
-        policy, costs, plan_group, fixed_sums, recompute, compile, timeout: see ``ap.Pipeline``.
+        policy, costs, plan_group, fixed_sums, recompute, compile, cuda_graphs, timeout: see ``ap.Pipeline``.
 
     Stages that ``fully_shard`` has sharded are taken over as by ``ap.from_fully_shard``, for good.
 
@@ -85,6 +86,7 @@ def attach(
         fixed_sums=fixed_sums,
         recompute=recompute,
         compile=compile,
+        cuda_graphs=cuda_graphs,
         spreads_lists=True,  # as upstream does
         timeout=timeout,
     )

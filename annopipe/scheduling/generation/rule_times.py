@@ -6,11 +6,9 @@ that 0.1 and 0.2 are 0.3. Operations that the rank itself carries out beside a c
 
 from itertools import chain
 
-from annopipe.scheduling.action_costs import ActionCosts
 from annopipe.scheduling.actions import COMPUTE, Action, overlap
 from annopipe.scheduling.generation.spec_fields import SpecFields
 from annopipe.scheduling.generation.ticks import Tick, Ticks
-from annopipe.scheduling.placement import Placement
 
 __all__ = ["RuleTimes"]
 
@@ -34,8 +32,9 @@ class RuleTimes:
             if kind != "B" or costs.B is not None
         }
         added = _operation_times(spec)
-        pairs = _pair_times(spec.placement, costs) if spec.pair == ("F", "B") else []
-        ticks = Ticks(chain(*by_kind.values(), added.values(), pairs, [costs.latency]))
+        self._by_stage = costs.overlap is None or costs.overlap_by_stage
+        pairs = _pair_times(spec, spec.pair) if spec.pair and self._by_stage else {}
+        ticks = Ticks(chain(*by_kind.values(), added.values(), pairs.values(), [costs.latency]))
         self._ticks = ticks
         in_ticks = {kind: ticks.all_of(times) for kind, times in by_kind.items()}
         if costs.B is None:
@@ -48,7 +47,7 @@ class RuleTimes:
         latency = ticks.of(costs.latency)
         self.delays = [time + latency for time in in_ticks["send"]]
         self.seconds = ticks.seconds
-        self._by_stages: dict[tuple[int, int], Tick] = {}
+        self._by_stages: dict[tuple[int, int], Tick] = {rows: ticks.of(time) for rows, time in pairs.items()}
 
     def combined(self, first: int, second: int) -> Tick:
         """The time of two numbers as one combination."""
@@ -62,7 +61,7 @@ class RuleTimes:
         if rows in self._by_stages:
             return self._by_stages[rows]
         time = self._ticks.of(self._costs.duration(overlap(self._action(first), self._action(second))))
-        if self._costs.overlap is None:
+        if self._by_stage:
             self._by_stages[rows] = time
         return time
 
@@ -71,16 +70,23 @@ class RuleTimes:
         return Action(COMPUTE[kind], *divmod(pair, self._m))
 
 
-def _pair_times(placement: Placement, costs: ActionCosts) -> list[float]:
-    """The times of a forward and a backward that depend on the stages alone: those that whole ticks are chosen for."""
-    if costs.FB is None or costs.overlap is not None:
-        return []
-    return [
-        costs.duration(overlap(Action("F", forward, 0), Action("B", backward, 1)))
-        for held in placement.stages_on
-        for forward in held
-        for backward in held
-    ]
+def _pair_times(spec: SpecFields, kinds: tuple[str, str]) -> dict[tuple[int, int], float]:
+    """The times of combinations that depend on the stages alone, those that whole ticks are chosen for.
+
+    By the row of each part: the position of its kind * stages + its stage.
+    """
+    costs, stages = spec.costs, spec.placement.stages
+    if costs.overlap is None and (costs.FB is None or kinds != ("F", "B")):
+        return {}
+    first_row, second_row = (COMPUTE.index(kind) * stages for kind in kinds)
+    return {
+        (first_row + first, second_row + second): costs.duration(
+            overlap(Action(kinds[0], first, 0), Action(kinds[1], second, 1))
+        )
+        for held in spec.placement.stages_on
+        for first in held
+        for second in held
+    }
 
 
 def _operation_times(spec: SpecFields) -> dict[int, float]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from annopipe.tuning.reordering.joining import joined
 from annopipe.tuning.reordering.problem import Problem
 from annopipe.tuning.reordering.search import shortened
-from annopipe.tuning.trial import Moved, Score, Trial, scored
+from annopipe.tuning.trial import Moved, Score, Trial, scored, scored_schedule
 from annopipe.tuning.workload import Workload
 
 __all__ = ["Reordering"]
@@ -27,8 +27,10 @@ class Reordering:
 
     def run(self, work: Workload) -> tuple[Trial, Score]:
         """The trial with its actions moved and its score; the trial itself where that does not make it shorter."""
-        trial, before = self.trial, scored(work, self.trial)
-        schedule, _ = trial.simulated(work)
+        trial = self.trial
+        before, schedule = scored_schedule(work, trial)
+        if schedule is None:
+            return trial, before
         problem = Problem.of(schedule, trial.costs(work), work.memory)
         found = shortened(problem, seed=self.seed, effort=self.effort, enough=self.enough)
         texts = problem.schedule(joined(problem, found.orders, found.makespan)).programs.texts()

@@ -61,3 +61,18 @@ def test_operations_of_the_rank_belong_to_their_computation():
 def test_costs_of_operations_replace_their_own_time():
     _, seconds = times(table(operations={"STORE": [1, 2, 3, 4]}), operations=(Operation("STORE", after="F"),))
     assert [seconds(f"{stage}F0") for stage in range(4)] == [2.0, 3.0, 4.0, 5.0]
+
+
+def test_an_overlap_by_stage_is_asked_once_for_each_two_stages_and_gives_the_same_schedule():
+    asked = []
+
+    def seconds(action):
+        asked.append(str(action))
+        return 1.0 + sum(part.stage for part in action.parts) / 7
+
+    plain = ScheduleSpec(placement.v(2), 6, pair=("F", "B"), costs=table(overlap=seconds))
+    once = plain.varied(costs=table(overlap=seconds, overlap_by_stage=True))
+    expected = plain.build()
+    asked.clear()
+    assert once.build() == expected
+    assert len(asked) == 2 * 2 * 2  # forwards and backwards of each rank's two stages

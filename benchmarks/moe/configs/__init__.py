@@ -1,0 +1,1 @@
+"""The configurations of `annopipe bench moe`, as TOML: see ``benchmarks.moe.config``."""
