@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -62,6 +62,7 @@ def measured(options: Options, report: Callable[[str], None]) -> Outcome:
     if options.device == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     dist.init_process_group("nccl" if options.device == "cuda" else "gloo")
+    dist.barrier()  # who fails below must not be taken for a peer that was never there
     try:
         # First: what is wrong with a model is said before anything is measured. Its layers may use the group.
         model = _model(options) if options.model else None
@@ -175,6 +176,12 @@ def _layers_text(layers: "list[LayerTimes]") -> list[str]:
     return ["", tabulate(rows, headers=headers, disable_numparse=True)]
 
 
+def _fail(message: str) -> NoReturn:
+    """End at once: a slow end lets the other ranks end first, and the command shows who ended first."""
+    print(f"error: {message}", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
 def _main() -> None:
     from benchmarks.launch import end_rank
     from benchmarks.progress import tell, tell_result
@@ -184,9 +191,9 @@ def _main() -> None:
     try:
         found = measured(options, tell)
     except click.ClickException as error:
-        sys.exit(f"error: {error.format_message()}")
+        _fail(error.format_message())
     except AnnopipeError as error:  # the command shows the message, not where it was raised
-        sys.exit(f"error: {error}")
+        _fail(str(error))
     tell_result(json.dumps(dataclasses.asdict(found)))
     end_rank()
 

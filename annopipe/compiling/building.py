@@ -99,11 +99,21 @@ def helpers_for(forms: int) -> int:
 
 
 def _compiled(form: str) -> Compiled | str:
+    inductor = _inductor()
     try:
-        compiled: Compiled = _inductor().compile_form(form, _inductor().compiler_version())
+        compiled: Compiled = inductor.compile_form(form, inductor.compiler_version())
+    except NotCompiled as error:
+        if not _mark(form).exists():
+            return str(error)
+    else:
+        return compiled
+    # It has been compiled before: files of the cache are damaged, as by a full disk or a machine that lost its power.
+    try:
+        with inductor.second_folder():
+            again: Compiled = inductor.compile_form(form, inductor.compiler_version())
     except NotCompiled as error:
         return str(error)
-    return compiled
+    return again
 
 
 def _inductor() -> Any:

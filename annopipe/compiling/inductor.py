@@ -13,7 +13,9 @@ import contextlib
 import functools
 import json
 import logging
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import sympy
@@ -26,6 +28,7 @@ from torch._inductor.compile_fx import compile_fx_inner
 from torch._inductor.cpp_builder import get_cpp_compiler
 from torch._inductor.exc import InvalidCxxCompiler
 from torch._inductor.runtime.cache_dir_utils import cache_dir
+from torch._inductor.utils import clear_caches
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._sympy import functions
@@ -39,6 +42,7 @@ __all__ = [
     "compile_form",
     "compiler_folder",
     "compiler_version",
+    "second_folder",
 ]
 
 # Rounding after every operation in bf16 and fp16, as eager does it: results do not depend on what is fused.
@@ -49,6 +53,18 @@ _AUTOCAST = ("cpu", "cuda")  # devices
 def compiler_folder() -> str:
     """Where Inductor keeps what it has compiled."""
     return cache_dir()
+
+
+@contextlib.contextmanager
+def second_folder() -> Iterator[None]:
+    """With another folder for what is compiled, inside of the first, in which files are damaged."""
+    folder = compiler_folder()
+    clear_caches()  # of this process, which remember the damaged files
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(folder) / "annopipe" / "again")
+    try:
+        yield
+    finally:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
 
 
 def compiler_version() -> str:

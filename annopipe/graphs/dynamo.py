@@ -63,6 +63,7 @@ _ASPECTS = {
     "TENSOR_MATCH": "tensor",
     "TYPE_MATCH": "type",
 }
+_BUILTINS = {name: value for name, value in vars(builtins).items() if not name.startswith("_")}
 _OF_LIBRARIES = re.compile(r"G\['__(builtins_dict__|import_(torch|annopipe)(_dot_|'))")
 _OF_CALL = re.compile(r"L\['(args|kwargs|target)'\]")
 _TABLES = re.compile(r"\._(parameters|buffers|modules)$")
@@ -126,7 +127,8 @@ def capture(
     if captured.backend_input is None:  # it computes nothing
         return Captured(function, kept)
     module = captured.backend_input.graph_module
-    run = captured.forward_callable(compiled_fn=lambda *inputs: replay(module, *inputs), extra_globals=scope)
+    known = {**_BUILTINS, **scope}  # PyTorch 2.11 looks for builtins, too, among the globals
+    run = captured.forward_callable(compiled_fn=lambda *inputs: replay(module, *inputs), extra_globals=known)
 
     def run_alone(*args: Any, **kwargs: Any) -> Any:
         modes = get_torch_function_mode_stack()  # a capture ends with those of its own time

@@ -170,7 +170,7 @@ def test_a_dropless_pair_captures_what_has_known_sizes_and_says_why_the_rest_is_
 
 def test_a_run_that_cannot_be_recorded_runs_as_it_is_and_the_report_says_why() -> None:
     plan, values = deepseek_pair()
-    found = captured(plan.graph, EmulatedRecorder(refuses="softmax"))
+    found = captured(plan.graph, EmulatedRecorder(refuses="sigmoid"))
     before = len(found.report.captured)
     for _ in range(2):
         assert equal(found(values), plan.run(values))

@@ -2,7 +2,10 @@
 
 import contextlib
 import errno
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -108,6 +111,45 @@ def test_helpers_are_a_number_of_processes(helpers: Any) -> None:
 def test_a_program_that_lacks_a_node_is_refused() -> None:
     with pytest.raises(GraphError, match="the program lacks node add: give the keys of all nodes"):
         ap.compile_graph(smooth(), ["mul", "tanh"])
+
+
+def test_what_cannot_be_taken_from_a_damaged_cache_is_compiled_in_a_second_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folders: list[Path] = []
+
+    def compile_form(_form: str, _version: str) -> Any:
+        folders.append(Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]))
+        if len(folders) == 2:
+            raise NotCompiled("ImportError: file too short")
+        return list
+
+    monkeypatch.setattr(inductor, "compile_form", compile_form)
+    graph = smooth()
+    # The first one compiles it and asks for it again, which fails as in a process that finds damaged files.
+    assert len(ap.compile_graph(graph, helpers=0).report.compiled) == 1
+    first = tmp_path / "inductor"
+    assert folders == [first, first, first / "annopipe" / "again"]
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(first)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["*.py", "*.so"])
+def test_empty_files_in_the_cache_do_no_harm(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    program = (
+        "import torch, annopipe as ap\n"
+        "graphs = ap.trace(torch.nn.Sequential(torch.nn.SiLU(), torch.nn.Tanh()), (torch.ones(4, 8),))\n"
+        "print(ap.compile_graph(graphs.forward, helpers=0).report)\n"
+    )
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=900, check=False)
+        if "takes a C++ compiler" in done.stderr:
+            pytest.skip("no C++ compiler")
+        assert done.stdout.startswith("1 stretch compiled")
+        for path in tmp_path.rglob(kind):
+            path.write_bytes(b"")
 
 
 def test_what_is_refused_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,10 +67,10 @@ def test_with_several_microbatches_in_flight_a_run_is_recorded_once_and_paramete
         for parameter in parameters:
             parameter.data = parameter.detach() * 0.9  # another memory
     trial.both(batches(4, seed=3))
-    assert recorder.recorded == 2 * len(runs)
+    assert len(runs) < (again := recorder.recorded) < 2 * len(runs)  # all that takes a parameter; some of W does not
     trial.both(batches(4, seed=4))
-    assert recorder.recorded == 2 * len(runs)
-    assert recorder.replayed > 2 * recorder.recorded
+    assert recorder.recorded == again
+    assert recorder.replayed > 2 * again
 
 
 def test_gradients_that_wait_for_their_turn_are_copied(monkeypatch):
