@@ -20,6 +20,9 @@ _HIDDEN = (_TORCH, Path(__file__).parent, Path(__file__).parent.parent / "annota
 
 
 _FAKE_TENSOR_LOG = logging.getLogger("torch._subclasses.fake_tensor")  # prints tracebacks of what is told in a line
+_NO_GENERATOR = "argument of type: <class 'torch._C.Generator'>"  # how FX of PyTorch 2.11 refuses one
+_GENERATOR = "it draws from a generator of its own, which no graph of this PyTorch can hold"
+_DEFAULT_GENERATOR = "; draw from the default generator, or use PyTorch 2.13 or later"
 _BRANCH = "; compute both and choose with torch.where, or branch outside of the stage"
 
 
@@ -64,6 +67,8 @@ class Explained:
         told = "" if isinstance(error, (AnnopipeError, *self._plain)) else f" ({type(error).__name__})"
         if isinstance(error, GuardOnDataDependentSymNode):
             reason, told = "it branches on a value that only the data decides, and a graph has one branch", _BRANCH
+        if reason == _NO_GENERATOR:
+            reason, told = _GENERATOR, _DEFAULT_GENERATOR
         raise CaptureError(f"cannot trace {self._name}: {reason}{told}{line or user_line(trace)}") from error
 
 

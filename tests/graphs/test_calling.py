@@ -212,7 +212,12 @@ def test_seeding_and_forking_the_generator_are_refused() -> None:
 
 def test_an_own_generator_of_torch_is_part_of_the_graph() -> None:
     generator = torch.Generator()
-    graphs = ap.trace(Function(lambda _, x: x * torch.rand(2, generator=generator)), (leaf(2),))
+    module = Function(lambda _, x: x * torch.rand(2, generator=generator))
+    if torch.__version__.startswith("2.11."):
+        with pytest.raises(CaptureError, match=r"a generator of its own, .*; draw from the default generator"):
+            ap.trace(module, (leaf(2),))
+        pytest.skip("graphs of PyTorch 2.11 hold no generator: it is refused by name")
+    graphs = ap.trace(module, (leaf(2),))
     generator.manual_seed(3)
     found = graphs.forward(graphs.bind_inputs(torch.ones(2)))["output"]
     generator.manual_seed(3)
