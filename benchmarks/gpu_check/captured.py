@@ -110,7 +110,7 @@ def _runs_equal(case: Case, device: torch.device) -> Found:
         "operation by operation": _seconds(lambda: plan.run(pair.values), device),
         "runs captured": _seconds(lambda: captured.run(pair.values), device),
     }
-    report = str(captured.capture_report).partition("\n")[0]
+    report = "the plan itself" if captured is plan else str(captured.capture_report).partition("\n")[0]
     detail = f"{report}; differing: {', '.join(sorted(set(wrong))) or 'none'}; {_told(seconds)}"
     return Found(not wrong, detail, {"seconds": seconds})
 
