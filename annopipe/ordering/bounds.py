@@ -6,6 +6,7 @@ from annopipe.ordering.problem import OverlapProblem
 
 __all__ = ["CLOSE", "LowerBound", "lower_bound"]
 
+_ROUNDING = 1e-9
 CLOSE = 1.002  # of the lower bound: nothing is left to gain that anybody would notice
 
 
@@ -25,6 +26,11 @@ class LowerBound(float):
         self = super().__new__(cls, max(computation, communication, critical_path))
         self.computation, self.communication, self.critical_path = computation, communication, critical_path
         return self
+
+    def of_order(self, makespan: float) -> "LowerBound":
+        """The same, without what only the rounding of sums puts above the makespan of an order that reaches it."""
+        parts = (self.computation, self.communication, self.critical_path)
+        return LowerBound(*(makespan if makespan < part <= makespan * (1 + _ROUNDING) else part for part in parts))
 
     def __getnewargs__(self) -> Any:  # what copies are made from
         return self.computation, self.communication, self.critical_path

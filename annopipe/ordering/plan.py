@@ -66,7 +66,7 @@ class OverlapPlan:
         A plan that was made without costs gets the roofline costs of the local device.
         """
         self._need_costs()
-        return lower_bound(self.problem)
+        return lower_bound(self.problem).of_order(self.timeline.makespan)
 
     @functools.cached_property
     def streams(self) -> StreamPlan | None:

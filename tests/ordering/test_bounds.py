@@ -38,3 +38,10 @@ def test_a_bound_can_be_copied_and_sent() -> None:
     bound = LowerBound(1.0, 2.0, 3.0)
     for copy in (pickle.loads(pickle.dumps(bound)), deepcopy(bound)):
         assert (copy, copy.computation, copy.communication, copy.critical_path) == (3.0, 1.0, 2.0, 3.0)
+
+
+def test_an_order_that_reaches_the_bound_is_not_below_it_by_rounding() -> None:
+    bound = LowerBound(0.1 + 0.2, 0.2, 0.1).of_order(0.3)
+    assert (bound, bound.computation, bound.communication, bound.critical_path) == (0.3, 0.3, 0.2, 0.1)
+    assert LowerBound(0.1 + 0.2, 0.2, 0.1).of_order(0.5) == 0.1 + 0.2
+    assert LowerBound(0.31, 0.2, 0.1).of_order(0.3) == 0.31  # more than rounding: a mistake that must be seen
