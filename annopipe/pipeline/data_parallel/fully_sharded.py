@@ -27,6 +27,9 @@ from annopipe.pipeline.data_parallel.sharding import is_shared, read_gathered
 
 __all__ = ["FullySharded", "from_fully_shard"]
 
+# From 2.15 on, gradients without a reduce_dtype are added up in the parameter's own type, before in param_dtype.
+_REDUCES_IN_OWN_TYPE = torch.__version__ >= "2.15"
+
 _MARKS = ("_is_fsdp_managed_module", "_fsdp_use_orig_params")  # for Dynamo, on every module inside
 
 
@@ -220,7 +223,7 @@ def _sharing(parameter: Any, divide_by: float | None) -> Sharing:
         shared,
         repeated,
         policy.param_dtype,
-        policy.reduce_dtype or policy.param_dtype,
+        policy.reduce_dtype or (None if _REDUCES_IN_OWN_TYPE else policy.param_dtype),
         mesh.size() if divide_by is None else divide_by,
         parameter.fsdp_placement.dim,
         within,
