@@ -132,6 +132,11 @@ class _Refusals:
     def of_state(self, state: FSDPState, inside: set[nn.Module]) -> None:
         """Of one call of ``fully_shard``; ``inside`` is what is taken over."""
         of, policy = self._of, state._mp_policy
+        if not hasattr(state, "_fsdp_param_groups"):
+            raise PipelineError(
+                f"{of} is sharded by PyTorch {torch.__version__}, whose fully_shard keeps parameters in another way "
+                "(2.11 does): take PyTorch 2.13, or shard with ap.shard"
+            )
         if not set(state._modules) <= inside:
             raise PipelineError(
                 f"{of} is in one call of fully_shard with modules outside of it: take over a module that contains "
