@@ -47,6 +47,7 @@ class Writer:
         self.segments: list[Segment] = []
         self.reports: list[RunReport] = []
         self._old, self._runs = graph, runs
+        self._members = {member for item in runs.items if isinstance(item, Run) for member in item.nodes}
         self._ports = dict(zip(input_nodes(graph.graph), graph.inputs, strict=True))
         results = zip(graph.outputs, output_nodes(graph.graph), strict=True)
         self._lasting = {node for port, node in results if port.role not in lent and isinstance(node, fx.Node)}
@@ -170,8 +171,7 @@ class Writer:
         return any(user not in members for user in self._users(node))
 
     def _used_in_runs(self, node: fx.Node) -> bool:
-        within = {member for item in self._runs.items if isinstance(item, Run) for member in item.nodes}
-        return any(user in within for user in self._users(node))
+        return any(user in self._members for user in self._users(node))
 
     def _users(self, node: fx.Node) -> set[fx.Node]:
         """Who takes a value, seen through what is loose."""

@@ -1,7 +1,7 @@
 """What there is without a search: the schedules of the library, with layers evenly over their stages."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from annopipe.errors import ScheduleError
 from annopipe.scheduling.library import entry, schedule_spec, schedules
@@ -16,18 +16,18 @@ __all__ = ["library_trials", "named_trial"]
 _CHUNKS = (2, 3, 4)
 
 
-def library_trials(work: Workload, *, copies: int = 2) -> list[Trial]:
+def library_trials(work: Workload, *, copies: int = 2, name: str = "") -> list[Trial]:
     """Every library schedule that trains the workload's kind of model, with every even split of its layers.
 
     A split is even when the stages of a chain differ by at most one layer: the longer ones first, or last. Of layers
     that can compute again what they keep, all do or none does.
 
-    copies: 1 leaves out schedules with two copies of the model.
+    copies: 1 leaves out schedules with two copies of the model.  name: only this schedule; "" for all.
     """
     if work.batch_wide and not work.towers:
         return []  # the library's schedules of a chain begin with backwards before all forwards are done
     found = []
-    for rules in _rules(work):
+    for rules in _rules(work, [name] if name else schedules()):
         try:
             placement = schedule_spec(rules.library, work.ranks, work.microbatches, **dict(rules.options)).placement
         except ScheduleError:  # the schedule has no meaning for these counts
@@ -48,12 +48,13 @@ def named_trial(work: Workload, name: str) -> Trial | None:
     >>> named_trial(work, "1f1b").name, named_trial(work, "zbv")
     ('1f1b', None)
     """
-    trials = [trial for trial in library_trials(work) if trial.rules.library == name]
-    return min(trials, key=lambda trial: scored(work, trial), default=None)
+    if name not in schedules():
+        return None
+    return min(library_trials(work, name=name), key=lambda trial: scored(work, trial), default=None)
 
 
-def _rules(work: Workload) -> Iterator[Rules]:
-    for name in schedules():
+def _rules(work: Workload, names: Iterable[str]) -> Iterator[Rules]:
+    for name in names:
         about = entry(name)
         if name == "forward-only" or (name == "distmm-pipe") != bool(work.towers):
             continue

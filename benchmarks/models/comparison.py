@@ -50,9 +50,9 @@ def compared(
     Raises CostError where the first of them, which the others are compared with, has no meaning for the workload.
     """
     base = work if base is None else base
-    if named_trial(base, library[0]) is None:
-        raise CostError(f"{name}: there is no {library[0]} of {base!r} to compare with: give a larger batch")
     candidates = of_library(base, library)
+    if not candidates or candidates[0].trial.rules.library != library[0]:
+        raise CostError(f"{name}: there is no {library[0]} of {base!r} to compare with: give a larger batch")
     named = len(candidates)
     if effort:
         candidates.append(tune(work, effort=effort, best=1)[0])

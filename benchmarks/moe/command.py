@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from annopipe.errors import AnnopipeError
-from annopipe.simulation.files import place_for, refuse_unwritable
+from annopipe.simulation.files import refuse_unwritable, write_text
 from annopipe.simulation.pictures import drawing_module
 from benchmarks.moe.case import NETWORKS
 from benchmarks.moe.choosing import chosen_configs
@@ -62,14 +62,13 @@ def command(json_path: Path | None, folder: Path | None, **options: Any) -> None
     if folder is not None:  # what the page needs is missed before anything runs
         drawing_module("benchmarks.moe_page.charts", folder, "leave out --html")
         refuse_unwritable(folder / "page.html")
-    with contextlib.ExitStack() as stack:
-        # A place that cannot be written is refused before anything runs.
-        place = stack.enter_context(place_for(json_path)) if json_path else None
-        results = run(configs, shlex.join(["annopipe", *sys.argv[1:]]))
-        found = results.plain()
-        click.echo(report(found))
-        if place is not None:
-            place.write_text(json.dumps(found) + "\n", encoding="utf-8")
+    if json_path is not None:
+        refuse_unwritable(json_path)
+    results = run(configs, shlex.join(["annopipe", *sys.argv[1:]]))
+    found = results.plain()
+    click.echo(report(found))
+    if json_path is not None:
+        write_text(json_path, json.dumps(found) + "\n")
     if folder is not None:
         click.echo("\n".join(map(str, write_page(found, folder))))
     if results.interrupted:

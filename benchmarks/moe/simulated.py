@@ -6,10 +6,10 @@ from typing import Any
 
 from annopipe.scheduling.action_costs import ActionCosts
 from annopipe.scheduling.nano_batching.choosing import with_nano_batches
-from annopipe.tuning.baseline import library_trials
+from annopipe.tuning.baseline import named_trial
 from annopipe.tuning.bounds import lower_bound
 from annopipe.tuning.finishing import step_time
-from annopipe.tuning.trial import Trial, scored
+from annopipe.tuning.trial import Trial
 from annopipe.tuning.workload import Workload
 from benchmarks.moe.config import Config
 from benchmarks.moe.results import Rows
@@ -79,10 +79,10 @@ def _workload(config: Config, *, fused: bool, skew: float) -> Workload:
 
 def _trial(work: Workload, schedule: str, config: Config) -> Trial:
     """The best even split of the layers for a schedule."""
-    trials = [trial for trial in library_trials(work) if trial.rules.library == schedule]
-    if not trials:
+    trial = named_trial(work, schedule)
+    if trial is None:
         raise config.error(f"{schedule}: {len(work.layers)} layers are too few for its stages on {config.pp} ranks")
-    return min(trials, key=lambda trial: scored(work, trial))
+    return trial
 
 
 def _predicted(work: Workload, trial: Trial, variant: Variant) -> dict[str, Any]:

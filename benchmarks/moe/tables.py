@@ -1,6 +1,5 @@
 """The table of a configuration of the MoE job: every row, measured beside predicted."""
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -44,10 +43,10 @@ def _numbers(row: Row) -> dict[str, str]:
     times = measured["seconds"] if measured else []
     both = bool(measured and predicted)
     return {
-        "ms": milliseconds(statistics.median(times)) if times else "",
+        "ms": milliseconds(median_s(row)) if times else "",
         "spread": f"{milliseconds(min(times))}-{milliseconds(max(times))}" if times else "",
         "predicted": milliseconds(predicted["seconds"]) if predicted else "",
-        "ms/predicted": f"{statistics.median(times) / predicted['seconds']:.3f}" if both else "",
+        "ms/predicted": f"{median_s(row) / predicted['seconds']:.3f}" if both else "",
         "bound": milliseconds(predicted["bound_seconds"]) if predicted else "",
         "exposed": milliseconds(predicted["exposed_seconds"]) if predicted else "",
         "bubble": f"{predicted['bubble']:.0%}" if predicted else "",

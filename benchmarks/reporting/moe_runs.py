@@ -1,9 +1,9 @@
 """What `annopipe bench moe` writes, as cases with rows of times: what of it two runs can be compared by."""
 
-import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from benchmarks.moe.headline import median_s
 from benchmarks.moe.variant import Variant
 
 __all__ = ["is_moe", "moe_cases"]
@@ -29,7 +29,7 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
     times, predicted = row["measured"]["seconds"], row["predicted"]
     return {
         "name": str(Variant.from_plain(row)),
-        "measured_s": statistics.median(times),
+        "measured_s": median_s(row),
         "fastest_s": min(times),
         "slowest_s": max(times),
         "times_s": times,

@@ -5,6 +5,7 @@ Backwards that run alone are taken apart into I and W, so that a W can run later
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from annopipe.scheduling.action_costs import ActionCosts
 from annopipe.scheduling.actions import Action
@@ -47,6 +48,16 @@ class Problem:
     takes: Sequence[float]
     gives: Sequence[float]
     room: Sequence[float]
+
+    @cached_property
+    def change(self) -> Sequence[float]:
+        """What each action adds to the memory for good."""
+        return [take - give for take, give in zip(self.takes, self.gives, strict=True)]
+
+    @cached_property
+    def most(self) -> Sequence[float]:
+        """What it adds while it runs or for good: an I may keep more than it gives back."""
+        return [*map(max, self.takes, self.change)]
 
     @classmethod
     def of(cls, schedule: Schedule, costs: ActionCosts, memory: float | None = None) -> "Problem":

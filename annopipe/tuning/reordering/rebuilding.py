@@ -68,7 +68,7 @@ class _Building:
         room = problem.room[rank] - self._held[rank]
         able = []
         for number in self._ready[rank]:
-            if max(problem.takes[number], problem.takes[number] - problem.gives[number]) <= room:
+            if problem.most[number] <= room:
                 begin = max(clock, self._inputs_at[number], self._due[number] - self._slack)
                 able.append((begin, number))
         if not able:
@@ -87,7 +87,7 @@ class _Building:
         """Let a rank do an action; the ranks whose choice may differ now."""
         problem, changed = self._problem, {rank}
         end = self._clock[rank] = begin + problem.durations[number]
-        self._held[rank] += problem.takes[number] - problem.gives[number]
+        self._held[rank] += problem.change[number]
         self._ready[rank].remove(number)
         self._orders[rank].append(number)
         changed |= self._arrived(number, end)

@@ -55,9 +55,7 @@ class Shifter:
     def __init__(self, problem: Problem) -> None:
         self._problem, self._links = problem, _Links.of(problem)
         self._numbers = [*self._links.rank_of]
-        self._change = [take - give for take, give in zip(problem.takes, problem.gives, strict=True)]
-        # What an action adds to the memory while it runs or for good: an I may keep more than it gives back.
-        self._most = [*map(max, problem.takes, self._change)]
+        self._change, self._most = problem.change, problem.most
 
     def later(self, plan: Plan, end: float, rng: random.Random, noise: float) -> None:
         """Move everything to the latest place before an end, then all times back so that the first begins at 0."""
