@@ -6,12 +6,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+__all__ = ["ENDED", "Ended", "exit_code", "exit_on_signals"]
+
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+class Ended(SystemExit):
+    """A signal asks the process to end; the code is what a shell says of a program that the signal ended."""
+
+
+# Somebody wants the process to end: what is done so far can be kept.
+ENDED = (KeyboardInterrupt, Ended)
+
+
+def exit_code(ended: BaseException) -> int:
+    """With which code the process ends then.
+
+    >>> exit_code(Ended(143)), exit_code(KeyboardInterrupt())
+    (143, 130)
+    """
+    return int(ended.code or 0) if isinstance(ended, Ended) else 128 + signal.SIGINT
 
 
 @contextmanager
 def exit_on_signals() -> Iterator[None]:
-    """While this is open, SIGTERM and SIGHUP raise SystemExit (SIGINT raises KeyboardInterrupt by itself).
+    """While this is open, SIGTERM and SIGHUP raise Ended (SIGINT raises KeyboardInterrupt by itself).
 
     A handler that is already there stays. Outside the main thread, where Python sets no handlers, nothing changes.
     """
@@ -28,4 +47,4 @@ def exit_on_signals() -> Iterator[None]:
 
 
 def _exit(number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
+    raise Ended(128 + number)

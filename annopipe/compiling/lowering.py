@@ -116,6 +116,7 @@ class _Writer:
         self._compiled = frozenset(node for bound, _ in stretches for node in bound.outputs)
         self._graph = fx.Graph()
         self._made: dict[fx.Node, fx.Node] = {}
+        self._calls: list[fx.Node] = []
         copy_nodes(self._graph, input_nodes(graph.graph), self._made)
 
     def write(self, what: int | fx.Node) -> None:
@@ -129,6 +130,9 @@ class _Writer:
         """The graph, with its results."""
         results = output_nodes(self._old.graph)
         self._graph.output(tuple(self._new(node) if isinstance(node, fx.Node) else node for node in results))
+        left = [node for node in self._cut.program if node in self._cut.transparent and node not in self._made]
+        for call in self._calls[:1]:  # views that only stretches use take no time, but somebody has to know of them
+            meta.set_shares(call, {**meta.shares(call), **{meta.placed(node).key: 0.0 for node in left}})
         return self._graph
 
     def _write_node(self, node: fx.Node) -> None:
@@ -155,8 +159,11 @@ class _Writer:
 
     def _call(self, target: Callable[..., Any], args: tuple[Any, ...], bound: Bound) -> fx.Node:
         node = self._graph.call_function(target, args)
-        meta.set_placement(node, meta.placed(bound.stretch.nodes[0]))
+        inside = bound.stretch.nodes
+        meta.set_placement(node, meta.placed(inside[0]))
+        meta.set_shares(node, {meta.placed(each).key: 1 / len(inside) for each in inside})
         meta.mark_computation(node)
+        self._calls.append(node)
         return node
 
     def _input(self, source: Source, bound: Bound) -> fx.Node:

@@ -64,8 +64,11 @@ def measure(
 ) -> NodeCosts:
     """Measure the cost of every node of ``graph`` on real values.
 
+    Of a compiled graph, the costs are those of the nodes of the graph that was compiled, so that they order and predict
+    it: what a stretch takes is shared out evenly among its nodes.
+
     Args:
-        graph: any stage graph, combined or not.
+        graph: any stage graph, combined or not, compiled or not.
         values: a value for every input port, by name.
         group: ranks that measure together and share the result: the mean of their computation, the longest of their
             transfers. All ranks of every process group in the graph call this at the same time.
@@ -148,8 +151,9 @@ class _NodeRun:
         self._values[node] = node.target(*args, **kwargs)
         if not traits(node).launch:
             self._synchronise()
-        elapsed = time.perf_counter() - start
-        self.seconds[key] = 0.0 if launch_of(node) is not None else elapsed
+        elapsed = 0.0 if launch_of(node) is not None else time.perf_counter() - start
+        for own, share in meta.shares(node).items():
+            self.seconds[own] = self.seconds.get(own, 0.0) + elapsed * share
 
 
 def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:

@@ -5,14 +5,15 @@ Keys that PyTorch writes: ``val`` (the fake value), ``custom`` (annotations), ``
 or ran in), ``nn_module_stack`` (of front ends that keep one), ``recompute`` and ``ac_graph_id`` (activation
 checkpointing), ``unbacked_bindings`` (sizes that the op reads from data), ``stack_trace``, ``example_value`` (Dynamo's
 ``val``). Ours: ``annopipe`` holds one ``Placement``, ``annopipe_declaration`` one ``Declaration``;
-``annopipe_computes`` is set on calls of functions that passes have made.
+``annopipe_computes`` is set on calls of functions that passes have made, and ``annopipe_shares`` where one of them runs
+in place of other nodes.
 """
 
 import contextlib
 import dataclasses
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -46,8 +47,10 @@ __all__ = [
     "sequence_number",
     "set_declaration",
     "set_placement",
+    "set_shares",
     "set_tag",
     "set_value",
+    "shares",
     "size_bytes",
     "stack",
     "tag_kind",
@@ -62,6 +65,7 @@ __all__ = [
 _PLACEMENT = "annopipe"
 _DECLARATION = "annopipe_declaration"
 _COMPUTES = "annopipe_computes"
+_SHARES = "annopipe_shares"
 _RULE = "annopipe_rule"
 _MODULE_FQN = "module_fqn"  # torchtitan's annotation
 _SELF = re.compile(r"^(L\['self'\]|self)\.?")
@@ -191,6 +195,17 @@ def mark_computation(node: fx.Node) -> None:
 def marked_computation(node: fx.Node) -> bool:
     """Whether a pass has said that the node computes, and does nothing else."""
     return bool(node.meta.get(_COMPUTES))
+
+
+def set_shares(node: fx.Node, keys: Mapping[str, float]) -> None:
+    """Say in place of which nodes, by key, a call runs, and what share of its time is each one's."""
+    node.meta[_SHARES] = keys
+
+
+def shares(node: fx.Node) -> Mapping[str, float]:
+    """Whose time the node's is, by key, and which share of it: its own, unless it runs in place of others."""
+    at = placement(node)
+    return node.meta.get(_SHARES) or {node.name if at is None else at.key: 1.0}
 
 
 def group(node: fx.Node) -> int | None:

@@ -31,10 +31,9 @@ from benchmarks.moe.running import case_of, measure
 from benchmarks.moe.simulated import check, simulate
 from benchmarks.moe.variant import EAGER
 from benchmarks.moe_page import write_page
+from benchmarks.signals import ENDED, exit_code, exit_on_signals
 
 __all__ = ["command", "run"]
-
-_INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
 
 
 @click.command("moe")
@@ -71,14 +70,14 @@ def command(json_path: Path | None, folder: Path | None, **options: Any) -> None
         write_text(json_path, json.dumps(found) + "\n")
     if folder is not None:
         click.echo("\n".join(map(str, write_page(found, folder))))
-    if results.interrupted:
-        raise click.exceptions.Exit(_INTERRUPTED)
+    if results.ended:
+        raise click.exceptions.Exit(results.ended)
     if any(about.get("found", {}).get("gradients_differ") for about in found["configs"].values()):
         raise AnnopipeError("the gradients of two steps differ; see the table")
 
 
 def run(configs: Sequence[Config], said: str = "") -> Results:
-    """Run configurations one after the other; Ctrl-C ends it, and what is there stays.
+    """Run configurations one after the other; Ctrl-C or SIGTERM ends it, and what is there stays.
 
     said: the command, for whoever reads the results.
     """
@@ -88,7 +87,7 @@ def run(configs: Sequence[Config], said: str = "") -> Results:
         if config.kind == "simulated":
             check(config)
     cases = {config.name: case_of(config, results.rows(config)) for config, _ in grids if config.kind != "simulated"}
-    with _bar(sum(_units(config, own) for config, own in grids)) as advance:
+    with exit_on_signals(), _bar(sum(_units(config, own) for config, own in grids)) as advance:
         try:
             for config, _ in grids:
                 rows, about = results.rows(config), results.configs[config.name]
@@ -100,8 +99,8 @@ def run(configs: Sequence[Config], said: str = "") -> Results:
                     measure(cases[config.name], rows, about, progress)
                 else:
                     simulate(config, rows, progress)
-        except KeyboardInterrupt:
-            results.interrupted = True
+        except ENDED as ended:
+            results.ended = exit_code(ended)
     return results
 
 

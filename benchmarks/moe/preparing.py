@@ -38,14 +38,13 @@ class Setting:
 class Prepared:
     """A variant that can run.
 
-    timeline: of the step without the sum of gradients; on rank 0 only, None where nothing predicts it: see ``why``.
+    timeline: of the step without the sum of gradients; on rank 0 only, None elsewhere.
     """
 
     variant: Variant
     schedule: ap.Schedule
     step: Step
     timeline: ScheduleTimeline | None
-    why: str = ""
     reason: str = ""
     least_exposed_s: float = 0.0
 
@@ -80,7 +79,7 @@ class Preparer:
         setting, case = self.setting(variant.skew), self._case
         tell(f"preparing {variant}")
         schedule, reason, least_s = schedule_of(variant, case), "", 0.0
-        costs = setting.paces.costs if case.paced else setting.predictor.measured(schedule)
+        costs = setting.paces.costs if case.paced else setting.predictor.measured(schedule, compiled=variant.compiled)
         if variant.nano_batches > 1:
             whole = schedule
             found = self._action_costs(whole, costs, variant, setting)
@@ -97,23 +96,22 @@ class Preparer:
         if not self.summed_s:
             with undisturbed(case):
                 self.summed_s = sum_s(step.modules, self._groups)
-        timeline, why = self._simulated(variant, schedule, costs, setting)
-        return Prepared(variant, schedule, step, timeline, why, reason, least_s)
+        timeline = self._simulated(variant, schedule, costs, setting)
+        return Prepared(variant, schedule, step, timeline, reason, least_s)
 
     def _simulated(
         self, variant: Variant, schedule: ap.Schedule, costs: StageNodeCosts, setting: Setting
-    ) -> tuple[ScheduleTimeline | None, str]:
-        if variant.compiled:
-            return None, "not predicted: what compiled stretches take was not measured one by one"
-        if dist.get_rank() != 0:
-            return None, ""
+    ) -> ScheduleTimeline | None:
         found = self._action_costs(schedule, costs, variant, setting)
+        if found is None:
+            return None
         simulated: Any = ap.simulate(schedule if variant.policy else apart(schedule), found)
-        return simulated, ""
+        return simulated
 
     def _action_costs(
         self, schedule: ap.Schedule, costs: StageNodeCosts, variant: Variant, setting: Setting
     ) -> ap.ActionCosts | None:
         if dist.get_rank() != 0:
             return None
-        return setting.predictor.action_costs(schedule, costs, variant.policy or SEQUENTIAL)
+        policy = variant.policy or SEQUENTIAL
+        return setting.predictor.action_costs(schedule, costs, policy, compiled=variant.compiled)

@@ -8,6 +8,7 @@ from tabulate import tabulate
 from benchmarks.moe.phases import phase_tables
 from benchmarks.moe.tables import milliseconds, rows_table
 from benchmarks.moe.variant import Variant
+from benchmarks.moe_page.quantities import bytes_text
 
 __all__ = ["report"]
 
@@ -82,7 +83,7 @@ def _too_large(rows: Sequence[Row], memory: float) -> list[str]:
     count = sum(row["predicted"] is not None and row["predicted"]["peak_bytes"] > memory for row in rows)
     if not count:
         return []
-    over = f"{count} of {len(rows)} rows hold more than the {memory / 1e9:g} GB of a device"
+    over = f"{count} of {len(rows)} rows hold more than the {bytes_text(memory)} of a device"
     return [f"{over}: nothing is computed again here; annopipe tune finds what fits"]
 
 

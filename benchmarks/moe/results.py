@@ -24,6 +24,9 @@ class Results:
     Args:
         configs: what it runs, in order, with the rows of each.
         command: that made them.
+
+    Attributes:
+        ended: the code with which the process ends, where it was interrupted; else 0.
     """
 
     def __init__(self, configs: Iterable[tuple[Config, Grid]], command: str = "") -> None:
@@ -31,7 +34,7 @@ class Results:
         self.environment: dict[str, Any] = _environment()
         self.configs: dict[str, dict[str, Any]] = {}
         self._rows: dict[str, Rows] = {}
-        self.interrupted = False
+        self.ended = 0
         for config, own in configs:
             self.configs[config.name] = {**_settings(config), "left_out": list(own.left_out)}
             self._rows[config.name] = {variant: _row(config, variant) for variant in own.variants}
@@ -55,7 +58,7 @@ class Results:
             "benchmark": "moe",
             "command": self.command,
             "environment": {**self.environment, "network": self._networks()},
-            "interrupted": self.interrupted,
+            "interrupted": self.ended != 0,
             "configs": self.configs,
             "rows": rows,
             "headline": found[0] if found else None,

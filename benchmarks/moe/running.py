@@ -65,12 +65,13 @@ def measure(case: MoeCase, rows: Rows, about: dict[str, Any], progress: Callable
         if "predicted" in found:
             for row, own in zip(in_order, found.pop("predicted"), strict=True):
                 row["measured"] = {"kind": case.kind, "seconds": [], "exposed_seconds": None, "peak_bytes": None}
-                row["why_missing"] = own.pop("why", row["why_missing"])
                 row["timeline"] = own.pop("timeline", None)
                 row["predicted"] = own or None
             about["found"] = {"network": case.network, **found}
-        else:
+        elif "seconds" in found:
             in_order[found["variant"]]["measured"]["seconds"].append(found["seconds"])
+        else:
+            in_order[found.pop("variant")]["measured"] |= found
 
     with lab_of(case) or contextlib.nullcontext() as lab:
         last = result_of_ranks(

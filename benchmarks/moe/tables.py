@@ -1,12 +1,13 @@
 """The table of a configuration of the MoE job: every row, measured beside predicted."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tabulate import tabulate
 
 from benchmarks.moe.headline import median_s
 from benchmarks.moe.variant import Variant
+from benchmarks.moe_page.quantities import bytes_text
 from benchmarks.reporting.comparison import ranking
 from benchmarks.reporting.runs import Measurement
 
@@ -48,11 +49,18 @@ def _numbers(row: Row) -> dict[str, str]:
         "predicted": milliseconds(predicted["seconds"]) if predicted else "",
         "ms/predicted": f"{median_s(row) / predicted['seconds']:.3f}" if both else "",
         "bound": milliseconds(predicted["bound_seconds"]) if predicted else "",
-        "exposed": milliseconds(predicted["exposed_seconds"]) if predicted else "",
+        "exposed": _text(milliseconds, measured, "exposed_seconds"),
+        "exposed, predicted": _text(milliseconds, predicted, "exposed_seconds"),
         "bubble": f"{predicted['bubble']:.0%}" if predicted else "",
-        "peak": _bytes(predicted["peak_bytes"]) if predicted else "",
+        "peak": _text(bytes_text, measured, "peak_bytes"),
+        "peak, predicted": _text(bytes_text, predicted, "peak_bytes"),
         "place": "",
     }
+
+
+def _text(write: Callable[[float], str], found: Row | None, name: str) -> str:
+    """A number, where it is known."""
+    return "" if found is None or found[name] is None else write(found[name])
 
 
 def _places(rows: Iterable[Row]) -> dict[Variant, str]:
@@ -88,7 +96,3 @@ def milliseconds(seconds: float) -> str:
     '250.0'
     """
     return f"{seconds * 1e3:.1f}"
-
-
-def _bytes(count: float) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"

@@ -4,7 +4,8 @@ Rank 0 prints progress as lines that start with "progress:"; what it finds as li
 as soon as it has found it; and at the end the rest, on a line that starts with "result:".
 
     {"predicted": [...]}                                 for each variant, when all are prepared
-    {"round": 0, "variant": 3, "seconds": 1.25}          after each step that counts
+    {"variant": 3, "exposed_seconds": 0.5, "peak_bytes": 4096}    after each step that warms up
+    {"variant": 3, "seconds": 1.25}                      after each step that counts
 """
 
 import json
@@ -22,6 +23,7 @@ from benchmarks.moe.case import MoeCase
 from benchmarks.moe.gradients import Fingerprints, differing, fingerprints, gathered
 from benchmarks.moe.groups import Groups, start_groups
 from benchmarks.moe.nano import Moments, phase_rows
+from benchmarks.moe.observing import Watched, combined
 from benchmarks.moe.preparing import Prepared, Preparer, undisturbed
 from benchmarks.moe.timelines import predicted_row
 from benchmarks.moe.variant import Variant
@@ -70,14 +72,13 @@ def measure_case(case: MoeCase, groups: Groups) -> dict[str, Any]:
     )
     moments: dict[Variant, Moments] = {variant: [] for variant in ready}
     with undisturbed(case):
-        wrong = _alternated(ready, case.rounds, groups, moments)
+        wrong = _alternated(ready, case, groups, moments)
     return {"gradients_differ": wrong, "nano_batches": [*_phases(ready, moments, case)]}
 
 
 def _predicted(one: Prepared, summed_s: float) -> dict[str, Any]:
-    if one.timeline is None:
-        return {"why": one.why}
-    return predicted_row(one.timeline, summed_s)
+    """Of a variant; rank 0 is the one that knows, and that tells."""
+    return {} if one.timeline is None else predicted_row(one.timeline, summed_s)
 
 
 def _phases(ready: _All, moments: dict[Variant, Moments], case: MoeCase) -> list[dict[str, Any]]:
@@ -100,24 +101,29 @@ def _phases(ready: _All, moments: dict[Variant, Moments], case: MoeCase) -> list
     return found
 
 
-def _alternated(ready: _All, rounds: int, groups: Groups, moments: dict[Variant, Moments]) -> dict[str, list[str]]:
+def _alternated(ready: _All, case: MoeCase, groups: Groups, moments: dict[Variant, Moments]) -> dict[str, list[str]]:
     """Run every step in every round, and tell its seconds; returns gradients that are not the first step's, by step.
 
-    Steps with a skew have gradients of their own. Notes when the phases of steps with a clock ended.
+    Steps with a skew have gradients of their own. Notes when the phases of steps with a clock ended. The steps that
+    warm up are the ones that are watched: watching takes time.
     """
     first: dict[float, Fingerprints] = {}
     wrong: dict[str, list[str]] = {}
     places = {variant: place for place, variant in enumerate(ready)}
-    for number, variant, taken in alternated({key: one.step.run for key, one in ready.items()}, rounds):
-        tell(f"{f'round {number + 1} of {rounds}' if number >= 0 else 'warm-up'}: {variant}")
+    watched = {variant: Watched(one.step.run) for variant, one in ready.items()}
+    for number, variant, taken in alternated(watched, case.rounds):
+        tell(f"{f'round {number + 1} of {case.rounds}' if number >= 0 else 'warm-up'}: {variant}")
         step = ready[variant].step
         found = gathered(fingerprints(step.modules, groups.place))
         if different := differing(first.setdefault(variant.skew, found), found):
             wrong[str(variant)] = different
-        if number >= 0:
-            tell_part(json.dumps({"round": number, "variant": places[variant], "seconds": taken.clock_s}))
-            if (clock := step.clock) is not None:
-                moments[variant].append((clock.warmed_up_s, clock.not_steady_s, taken.clock_s))
+        if number < 0:
+            seen = combined(watched[variant].seen, case)
+            tell_part(json.dumps({"variant": places[variant], **seen.plain()}))
+            continue
+        tell_part(json.dumps({"variant": places[variant], "seconds": taken.clock_s}))
+        if (clock := step.clock) is not None:
+            moments[variant].append((clock.warmed_up_s, clock.not_steady_s, taken.clock_s))
     return wrong
 
 

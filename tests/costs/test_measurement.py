@@ -7,6 +7,10 @@ import torch.distributed._functional_collectives as fc
 from torch import nn
 
 import annopipe as ap
+from annopipe.graphs import meta
+from annopipe.graphs.stage_graph import body
+from tests.compiling.interpreting import interpreting
+from tests.compiling.small_moe import SmallMoE
 
 
 class Exchange(nn.Module):
@@ -83,3 +87,40 @@ def test_a_costlier_node_costs_more() -> None:
     for row in ap.region_table(graphs.forward):
         by_region[row.region] = by_region.get(row.region, 0.0) + costs.seconds[row.node.name]
     assert by_region["large"] > by_region["small"] > 0
+
+
+@pytest.mark.usefixtures("traced")
+def test_costs_of_a_compiled_graph_are_those_of_the_nodes_it_was_made_of() -> None:
+    module, x = SmallMoE(8, dist.group.WORLD, 1, 0, torch.float32), torch.randn(6, 8)
+    graphs = ap.trace(module, (x,))
+    values = {**graphs.bind(module), **graphs.bind_inputs(x)}
+    values |= graphs.forward(values)
+    values["tangent.output"] = torch.ones(6, 8)
+    both = ap.multiplex(graphs.backward, graphs.forward, lanes=("B", "F"))
+    plan = ap.overlap(both, policy="alternate")
+    for graph, given in ((graphs.backward, values), (both, ap.into_lane(values, "B") | ap.into_lane(values, "F"))):
+        compiled, bounds = interpreting(graph, plan.program_order if graph is both else None)
+        assert len(bounds) > 1
+        eager = ap.costs.measure(graph, given, repeat=1, warmup=0)
+        found = ap.costs.measure(compiled, given, repeat=1, warmup=0)
+        assert found.seconds.keys() == eager.seconds.keys()
+        assert found.issue.keys() == eager.issue.keys()
+        for bound in bounds:
+            assert all(found.seconds[meta.placed(node).key] > 0 for node in bound.stretch.nodes)
+        ap.overlap(graph, policy="list", costs=found)
+
+
+@pytest.mark.usefixtures("traced")
+def test_what_a_stretch_takes_is_shared_out_among_its_nodes_and_nothing_is_lost() -> None:
+    module = SmallMoE(8, dist.group.WORLD, 1, 0, torch.float32)
+    graphs = ap.trace(module, (torch.randn(6, 8),))
+    compiled, bounds = interpreting(graphs.forward)
+    shares: dict[str, float] = {}
+    for node in body(compiled.graph):
+        assert sum(meta.shares(node).values()) == pytest.approx(1.0)
+        for key, share in meta.shares(node).items():
+            shares[key] = shares.get(key, 0.0) + share
+    assert shares.keys() == {row.node.name for row in ap.region_table(graphs.forward)}
+    for bound in bounds:
+        inside = [shares[node.name] for node in bound.stretch.nodes if node not in bound.outputs]
+        assert inside == pytest.approx([min(inside, default=0.0)] * len(inside))

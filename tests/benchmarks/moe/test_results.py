@@ -48,7 +48,7 @@ def measured(names: dict[str, float], *, spread: float = 0.01) -> Results:
         row["timeline"] = [(0, "compute", 0.0, 1.0, "0F0")]
         seconds = names.get(str(variant))
         times = [] if seconds is None else [seconds, seconds * (1 - spread), seconds * (1 + spread)]
-        row["measured"] = {"kind": "paced", "seconds": times, "exposed_seconds": None, "peak_bytes": None}
+        row["measured"] = {"kind": "paced", "seconds": times, "exposed_seconds": 0.75, "peak_bytes": 3 * 2**20}
     return results
 
 
@@ -80,7 +80,7 @@ def test_without_a_link_of_the_chain_there_is_no_headline(missing: str) -> None:
 
 def test_what_was_not_reached_says_so_and_what_was_is_there() -> None:
     results = measured({"annopipe 1f1b": 3.4})
-    results.interrupted = True
+    results.ended = 130
     found = results.plain()
     reached = [row for row in found["rows"] if row["measured"] is not None]
     assert [str(Variant.from_plain(row)) for row in reached] == ["annopipe 1f1b"]
@@ -106,8 +106,9 @@ def test_the_text_has_every_row_with_its_place_and_its_gain() -> None:
     assert "small: paced, PP 2 x EP 2, 8 microbatches; network namespaces, a medium of 12.5 MB/s" in text
     assert "all-to-all 20.0 ms; stretch of computation 10.0 ms; gradients agree" in text
     lines = [line.split() for line in text.splitlines()]
-    winner = ["annopipe", "dualpipev", "auto", "/2", "1600.0", "1584.0-1616.0", "1000.0", "1.600", "750.0", "500.0"]
-    assert [*winner, "25%", "2.50", "MB", "1", "2.44x"] in lines
+    winner = ["annopipe", "dualpipev", "auto", "/2", "1600.0", "1584.0-1616.0", "1000.0", "1.600", "750.0"]
+    exposed, peaks = ["750.0", "500.0"], ["3", "MiB", "2.384", "MiB"]
+    assert [*winner, *exposed, "25%", *peaks, "1", "2.44x"] in lines
     places = {(line[0], line[1]): line[-2] for line in lines if line[:1] == ["eager"]}
     assert places == {("eager", "1f1b"): "8", ("eager", "zbv"): "7", ("eager", "dualpipev"): "9"}
     assert "is 2.44 times as fast as eager zbv, the best eager schedule of the run (asked: 1.5;" in text
@@ -150,7 +151,7 @@ def test_a_model_that_cannot_run_here_is_predicted_under_every_variant() -> None
     assert "mixtral: simulated, PP 2 x EP 2, 4 microbatches; mixtral-8x7b, layers traced" in text
     count = sum(row["predicted"]["peak_bytes"] > 80e9 for row in rows)
     assert count > 0
-    assert f"{count} of {len(rows)} rows hold more than the 80 GB of a device" in text
+    assert f"{count} of {len(rows)} rows hold more than the 74.51 GiB of a device" in text
 
 
 def test_ctrl_c_while_a_model_is_simulated_keeps_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,27 +161,31 @@ def test_ctrl_c_while_a_model_is_simulated_keeps_what_is_done(monkeypatch: pytes
     monkeypatch.setattr("benchmarks.moe.simulated.predicted_row", interrupted)
     model = {"model": {"name": "mixtral-8x7b", "sequence": 64}, "cluster": {"machine": "h100", "memory": 80e9}}
     results = run([Config.of_table("mixtral", {"kind": "simulated", "microbatches": 4, **model})])
-    assert results.interrupted
+    assert results.ended == 130
     rows = results.plain()["rows"]
     assert {(row["predicted"], row["why_missing"]) for row in rows} == {(None, "the run ended before this")}
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_the_ranks_and_writes_what_there_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_ranks_and_what_there_is_is_written(tmp_path: Path, number: signal.Signals) -> None:
     config, path = tmp_path / "small.toml", tmp_path / "run.json"
     config.write_text('microbatches = 4\nrounds = 500\neager = []\npolicies = ["auto"]\n[network]\nkind = "emulated"\n')
     arguments = [sys.executable, "-m", "annopipe", "bench", "moe", "--config", str(config), "--json", str(path)]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         for line in process.stderr:
             if "round 3" in line:
-                process.send_signal(signal.SIGINT)
+                process.send_signal(number)
                 break
         text, _ = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert text.rstrip().endswith("interrupted: what was done until then")
     found = json.loads(path.read_text())
     assert found["interrupted"]
-    assert all(2 <= len(row["measured"]["seconds"]) <= 3 for row in found["rows"])
+    for row in found["rows"]:
+        assert 2 <= len(row["measured"]["seconds"]) <= 3
+        for name in ("exposed_seconds", "peak_bytes"):
+            assert row["measured"][name] > 0, f"{name}: the steps that warm up were watched"
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline and _children(process.pid):
         time.sleep(0.1)
