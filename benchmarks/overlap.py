@@ -13,7 +13,6 @@ nano-batches and without, a third one says what these hide.
 import contextlib
 import dataclasses
 import json
-import os
 import platform
 from importlib.metadata import version
 from pathlib import Path
@@ -24,6 +23,7 @@ from rich.console import Console
 
 from annopipe.errors import AnnopipeError
 from annopipe.ordering.registry import find
+from annopipe.processors import processors
 from annopipe.simulation.files import refuse_unwritable, write_text
 from benchmarks import netlab
 from benchmarks.launch import run_ranks
@@ -128,7 +128,7 @@ def command(**options: Any) -> None:
 
 def _cases(options: dict[str, Any], network: NetworkKind) -> list[Case]:
     ranks, paced = options["ranks"], options["paced"]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = processors()
     both = (False, True) if ranks <= cores else (True,)  # more ranks than cores: only paced times mean anything
     for name in options["policies"]:
         find(name)
@@ -238,7 +238,7 @@ def _routing(text: str) -> RoutingKind:
 
 
 def _write_json(path: Path, results: list[dict[str, Any]]) -> None:
-    machine = {"python": platform.python_version(), "torch": version("torch"), "cores": os.cpu_count()}
+    machine = {"python": platform.python_version(), "torch": version("torch"), "cores": processors()}
     write_text(path, json.dumps({"machine": machine, "cases": results}, indent=1) + "\n")
 
 

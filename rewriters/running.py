@@ -3,11 +3,11 @@
 import concurrent.futures
 import dataclasses
 import functools
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from annopipe.errors import RewriteError
+from annopipe.processors import processors
 from rewriters.engine import FileResult, check_settings, rewrite
 from rewriters.patches import collect
 from rewriters.settings import Settings
@@ -30,7 +30,7 @@ def run(paths: Sequence[Path], settings: Settings, jobs: int | None = None) -> I
     if settings.wants("AP404"):
         settings = dataclasses.replace(settings, patches=collect(_bytes(paths)))
     work = functools.partial(_one, settings=settings)
-    jobs = min(jobs or os.cpu_count() or 1, len(paths))
+    jobs = min(jobs or processors(), len(paths))
     if jobs == 1 or len(paths) < _FEW:
         yield from map(work, paths)
         return

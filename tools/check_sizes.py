@@ -50,7 +50,7 @@ ADAPTERS = {
 }
 # Floors of annopipe, lowest first. Packages on one floor do not know each other.
 FLOORS = (
-    "errors pytrees | toml_files annotate auxiliary simulation | scheduling graphs kernels | "
+    "errors pytrees processors | toml_files annotate auxiliary simulation | scheduling graphs kernels | "
     "costs models compiling capturing | tuning ordering | workloads pipeline | cli | __main__"
 )
 # A class's own private names may be its parents'; those of os and sys are documented.

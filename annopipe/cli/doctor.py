@@ -3,11 +3,12 @@
 import importlib.metadata
 import importlib.util
 import json
-import os
 import platform
 from dataclasses import asdict, dataclass
 
 import click
+
+from annopipe.processors import processors
 
 __all__ = ["command"]
 
@@ -38,7 +39,7 @@ def findings() -> list[Finding]:
     nccl = distributed and dist.is_nccl_available()
     names = ", ".join(torch.cuda.get_device_name(index) for index in range(gpus))
     triton = importlib.util.find_spec("triton") is not None
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = processors()
     return [
         Finding("python", True, platform.python_version()),
         Finding(

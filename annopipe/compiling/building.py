@@ -22,6 +22,7 @@ from filelock import FileLock, Timeout
 
 from annopipe.compiling.forms import Compiled, NotCompiled
 from annopipe.errors import GraphError
+from annopipe.processors import processors
 
 __all__ = ["build", "fill", "helpers_for"]
 
@@ -95,7 +96,7 @@ def helpers_for(forms: int) -> int:
     if forms < _WORTH_A_PROCESS:
         return 0
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("WORLD_SIZE") or 1)
-    return max(0, min((os.cpu_count() or 1) // ranks - 1, forms // 2))
+    return max(0, min(processors() // ranks - 1, forms // 2))
 
 
 def _compiled(form: str) -> Compiled | str:

@@ -24,6 +24,7 @@ from annopipe.costs.interference import measure_interference
 from annopipe.costs.message_timing import LARGEST_BYTES, MessageTimes, Meter, Route
 from annopipe.errors import CostError
 from annopipe.graphs.process_groups import is_distributed
+from annopipe.processors import processors
 
 __all__ = ["calibrate", "ranks_on_each"]
 
@@ -186,7 +187,7 @@ def _devices(group: dist.ProcessGroup, device: torch.device, sharing: int) -> tu
         memory, cores = torch.cuda.get_device_properties(device).total_memory, 0
     else:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // sharing
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = processors()
     dist.barrier(group)
     everyone: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(everyone, (attained(device), memory, cores), group=group)

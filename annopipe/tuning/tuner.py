@@ -1,12 +1,12 @@
 """``ap.tune``: the best schedule that can be found for a workload."""
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from os import PathLike
 
 from annopipe.costs.cluster import Cluster
 from annopipe.errors import CostError
+from annopipe.processors import processors
 from annopipe.tuning.candidate import Candidate
 from annopipe.tuning.degree_search import DegreeSearch
 from annopipe.tuning.layer_checks import AMOUNT, is_amount
@@ -73,7 +73,7 @@ def tune(
     fixed = {"ranks": ranks, "data": data, "expert": expert, "microbatch_size": microbatch_size}
     _check_counts(copies, seed, effort=effort, workers=1 if workers is None else workers, best=best)
     _check(cluster, memory, report)
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = processors()
     processes = count if workers is None else workers
     if isinstance(work, ModelWorkload):
         if cluster is None:

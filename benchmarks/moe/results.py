@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
+from annopipe.processors import processors
 from benchmarks.moe.config import Config
 from benchmarks.moe.grid import Grid
 from benchmarks.moe.headline import headlines
@@ -73,7 +74,7 @@ def _environment() -> dict[str, Any]:
         "torch": version("torch"),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": processors(),
         "load": round(os.getloadavg()[0], 2),
     }
 

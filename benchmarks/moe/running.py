@@ -3,11 +3,11 @@
 import contextlib
 import dataclasses
 import json
-import os
 from collections.abc import Callable
 from typing import Any
 
 from annopipe.errors import AnnopipeError
+from annopipe.processors import processors
 from benchmarks import netlab
 from benchmarks.moe.case import MoeCase, NetworkKind
 from benchmarks.moe.config import Config
@@ -36,7 +36,7 @@ def case_of(config: Config, rows: Rows) -> MoeCase:
 
     Raises AnnopipeError for real computation with more ranks than cores, and for a network that is not there.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = processors()
     if config.kind == "real" and config.ranks > cores:
         raise config.error(
             f"real computation with {config.ranks} ranks on {cores} cores measures nothing: use fewer ranks"

@@ -9,7 +9,6 @@ as soon as it has found it; and at the end the rest, on a line that starts with 
 """
 
 import json
-import os
 import sys
 from typing import Any
 
@@ -17,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from annopipe.errors import AnnopipeError
+from annopipe.processors import processors
 from benchmarks.alternation import alternated, raise_priority
 from benchmarks.launch import end_rank
 from benchmarks.moe.case import MoeCase
@@ -59,7 +59,7 @@ def measure_case(case: MoeCase, groups: Groups) -> dict[str, Any]:
     tell_part(
         json.dumps(
             {
-                "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+                "cores": processors(),
                 "transfer_s": paces.transfer_s,
                 "transfer_latency_s": paces.latency_s,
                 "transfer_issue_s": paces.issue_s,

@@ -22,6 +22,7 @@ import torch.distributed as dist
 
 import annopipe as ap
 from annopipe.errors import AnnopipeError
+from annopipe.processors import processors
 from annopipe.simulation import html, png
 from benchmarks.alternation import raise_priority
 from benchmarks.launch import end_rank
@@ -125,7 +126,7 @@ def _summary(
     return {
         "case": json.loads(case.to_json()),
         "ranks": dist.get_world_size(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": processors(),
         "priority": os.getpriority(os.PRIO_PROCESS, 0),
         "nodes": len(first.order),
         "trace_s": trace_s,

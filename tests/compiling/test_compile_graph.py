@@ -224,7 +224,7 @@ def test_only_stage_graphs_are_compiled() -> None:
 
 
 def test_helpers_take_the_processors_that_ranks_leave(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(building, "processors", lambda: 8)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert [building.helpers_for(forms) for forms in (1, 4, 100)] == [0, 2, 3]
