@@ -20,6 +20,7 @@ from annopipe.errors import ScheduleError
 from annopipe.scheduling.actions import Action
 from annopipe.scheduling.placement import Placement, custom, whole_number
 from annopipe.scheduling.programs import Programs
+from annopipe.scheduling.torch_waits import is_wait, with_waits
 
 __all__ = ["read", "write"]
 
@@ -27,21 +28,30 @@ __all__ = ["read", "write"]
 Grid = list[list[tuple[int, Action]]]
 
 
-def write(programs: Programs) -> str:
+def write(programs: Programs, *, waits: bool = False) -> str:
     """One line per rank, without idle steps.
+
+    Args:
+        programs: what to write.
+        waits: also where a rank waits for its messages and reductions, as PyTorch 2.15 wants it.
 
     >>> from annopipe.scheduling import placement
     >>> print(write(Programs.of(placement.linear(2), 1, [["0F0", "0B0"], ["1F0", "1B0"]])), end="")
     0F0,0B0
     1F0,1B0
     """
-    return "".join(",".join(texts) + "\n" for texts in programs.texts())
+    rows = programs.texts()
+    if waits:
+        rows = [[str(action) for action in with_waits(Action.parse(text) for text in row)] for row in rows]
+    return "".join(",".join(row) + "\n" for row in rows)
 
 
 def read(
     text: str, *, placement: Placement | None = None, microbatches: int | None = None, source: str = "the text"
 ) -> Programs:
     """Read a schedule; ``read(write(programs), placement=..., microbatches=...)`` gives the same programs.
+
+    Where PyTorch 2.15 waits for messages and reductions is left out.
 
     Args:
         text: the content of a file.
@@ -63,7 +73,8 @@ def read(
         raise ScheduleError(f"placement is {placement!r}; make one with annopipe.placement, such as linear(ranks=2)")
     microbatches = _microbatches_of(grid, source) if microbatches is None else microbatches
     _refuse_misfits(grid, placement, whole_number(microbatches, "microbatches"), source)
-    return Programs.of(placement, microbatches, [[action for _, action in row] for row in grid])
+    rows = [[action for _, action in row if not is_wait(action)] for row in grid]
+    return Programs.of(placement, microbatches, rows)
 
 
 def _rows(text: str, source: str) -> Iterator[list[str]]:

@@ -84,11 +84,16 @@ class Schedule:
         programs = csv_format.read(text, placement=placement, microbatches=microbatches, source=str(path))
         return cls(programs, name or Path(path).stem, tuple(operations))
 
-    def to_csv(self, path: str | os.PathLike[str]) -> None:
+    def to_csv(self, path: str | os.PathLike[str], *, waits: bool = False) -> None:
         """Write the actions as PyTorch's pipelining does, one row per rank; makes the folder if it is missing.
 
         The file has no placement and no operations: a schedule with stages that are no chain, or with operations of
         users, needs them again to be read.
+
+        Args:
+            path: the file.
+            waits: also WAIT_SEND_F, WAIT_SEND_B and WAIT_REDUCE_GRAD, with which PyTorch 2.15 and later runs a file
+                that has messages; earlier releases refuse them. Reading leaves them out.
 
         Raises AnnopipeError when the file cannot be written.
 
@@ -102,7 +107,7 @@ class Schedule:
         True
         """
         with place_for(path) as place:
-            place.write_text(csv_format.write(self.programs), encoding="utf-8", newline="\n")
+            place.write_text(csv_format.write(self.programs, waits=waits), encoding="utf-8", newline="\n")
 
     def check(self, *, memory: float | None = None, costs: ActionCosts | None = None, rendezvous: bool = False) -> None:
         """Raise ScheduleError, with rank, step and action, when the schedule cannot be run or is not a whole step.

@@ -148,6 +148,7 @@ def test_export_to_the_standard_output_prints_nothing_else(schedule: Run) -> Non
     [
         (["1f1b"], "Missing option '--csv'"),
         (["1f1b", "--csv", "a.csv", "--parameters"], "--parameters goes with --lowered"),
+        (["1f1b", "--csv", "a.csv", "--waits"], "--waits goes with --lowered"),
         (["1f1b", "--csv", "."], "cannot write .: Is a directory; choose a file in a folder that can be written to"),
         (["gpip", "--csv", "a.csv"], "did you mean gpipe?"),
     ],

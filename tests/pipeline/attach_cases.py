@@ -31,6 +31,12 @@ CLASSES = {
     "ScheduleZBVZeroBubble": (2, True, False),
     "ScheduleDualPipeV": (2, True, False),
 }
+# PyTorch 2.11 learns shapes from a forward on zeros in its first step, which draws random numbers; its classes that
+# split backwards cannot hand on what has no gradient, and those of a V send to themselves, which gloo cannot do.
+OF_2_11 = torch.__version__.startswith("2.11.")
+if OF_2_11:
+    CLASSES = {name: about for name, about in CLASSES.items() if not about[1]}
+SPLIT, COMBINED = ("ScheduleInterleavedZeroBubble",) * 2 if OF_2_11 else ("ScheduleZBVZeroBubble", "ScheduleDualPipeV")
 
 
 class Block(nn.Module):
@@ -49,7 +55,7 @@ class Block(nn.Module):
         with ap.region("mlp"):
             y = x + self.second(self.dropout(torch.tanh(self.first(x)))) * mask * self.frozen
         y = self.norm(y if scale is None else y * scale)
-        return y if self.is_last else [y, mask]
+        return y if self.is_last else [y, mask + 0 * y[:, :1] if OF_2_11 else mask]
 
 
 def squares(output, target, weight=1.0):
@@ -74,6 +80,7 @@ class Script:
             options = attach if isinstance(attach, dict) else {}
             assert ap.attach(self.schedule, **options) is self.schedule
         self.microbatches = microbatches
+        self.has_run = False
 
     def call(self, method="step", seed=1, *, target=True, kwargs=None, losses=True, inputs=None, **options):
         """Losses and output of one call, as a script makes it."""
@@ -123,6 +130,9 @@ def pair(name, *given, **options):
 
 def both(scripts, exact=False, **call):
     plain, attached = scripts
+    if OF_2_11 and not plain.has_run:
+        plain.call(**call)
+    plain.has_run = True
     plain.zero()
     attached.zero()
     expected, found = plain.call(**call), attached.call(**call)
@@ -140,14 +150,14 @@ def refused(match, call):
 def every_class_has_the_losses_outputs_and_gradients_of_upstream():
     for name, (_, _, exact) in CLASSES.items():
         both(pair(name, 3 if name == "Schedule1F1B" and RANKS < 4 else COUNT), exact)
-    for name in ("Schedule1F1B", "ScheduleZBVZeroBubble"):
+    for name in ("Schedule1F1B", SPLIT):
         both(pair(name, scale_grads=False), exact=name == "Schedule1F1B")
     options = {"policy": "sequential", "fixed_sums": True, "recompute": "mlp"}
     both((Script("Schedule1F1B", False), Script("Schedule1F1B", options)), exact=True)
 
 
 def several_steps_with_an_optimizer_evaluation_and_new_sizes():
-    for name in ("Schedule1F1B", "ScheduleZBVZeroBubble"):
+    for name in ("Schedule1F1B", SPLIT):
         scripts = pair(name)
         optimizers = [
             torch.optim.AdamW([p for m in s.modules.values() for p in m.parameters()], lr=0.01) for s in scripts
@@ -228,7 +238,7 @@ def chunk_specs_and_merge_specs_are_kept():
     def loss(output, target):
         return ((output[0] - target.T) ** 2).mean()
 
-    for name in ("Schedule1F1B", "ScheduleDualPipeV"):
+    for name in ("Schedule1F1B", COMBINED):
         scripts = pair(name, build=Across, loss_fn=loss, **specs)
         call = {"inputs": lambda x, mask: (x.T.contiguous(),), "kwargs": lambda g: {"offsets": torch.ones(WIDTH)}}
         both(scripts, **call)
@@ -279,7 +289,7 @@ def a_schedule_without_a_loss_runs_forwards():
 def schedules_from_csv_with_and_without_messages():
     """Without REDUCE_GRAD in a file with messages upstream does not divide."""
     with tempfile.TemporaryDirectory() as folder:
-        written = Script("ScheduleZBVZeroBubble", False).schedule
+        written = Script(SPLIT, False).schedule
         paths = {kind: str(Path(folder, f"{kind}.csv")) for kind in ("compute_only", "compute_comms")}
         for kind, path in paths.items():
             written._dump_csv(path, format=kind)
@@ -294,7 +304,7 @@ def schedules_from_csv_with_and_without_messages():
                 made._load_csv(path, format="compute_only" if kind == "compute_only" else "compute_comms")
                 return made
 
-            both(pair("ScheduleZBVZeroBubble", make=load))
+            both(pair(SPLIT, make=load))
 
 
 class Whole(nn.Module):

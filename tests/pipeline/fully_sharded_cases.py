@@ -292,12 +292,6 @@ def what_fully_shard_has_and_graphs_have_not_is_refused():
         refused(ap.PipelineError, match, lambda: ap.from_fully_shard(module))
         assert [type(child) for child in module.modules()] == kinds, "nothing is changed"
 
-    def as_in_older_releases(module):
-        state = module._get_fsdp_state()
-        if hasattr(state, "_fsdp_param_groups"):
-            del state._fsdp_param_groups
-
-    told("whose fully_shard keeps parameters in another way", as_in_older_releases)
     communication = fully_shard(nn.Linear(2, 2), mesh=flat())._get_fsdp_state()._fsdp_param_group._all_gather_comm
     Own = type("Own", (type(communication),), {})
 

@@ -17,16 +17,20 @@ from torch.distributed.pipelining import schedules
 __all__ = [
     "CLASSES",
     "SINGLE",
+    "TORCH_WAITS",
     "classes_of_torch",
     "torch_cells",
     "torch_dump",
     "torch_load",
     "torch_lowered",
     "torch_lowering",
+    "torch_lowering_with_waits",
     "torch_order",
     "torch_reads",
 ]
 
+# Whether ranks wait for what they send where a schedule says so, as from PyTorch 2.15 on.
+TORCH_WAITS = hasattr(schedules, "WAIT_SEND_F")
 # One stage a rank, then several; V-shaped ones need exactly two.
 SINGLE = ("_ScheduleForwardOnly", "ScheduleGPipe", "Schedule1F1B")
 CLASSES = (
@@ -96,6 +100,14 @@ def torch_lowering(order: Sequence[Sequence[str]], *, defer_receives: bool = Fal
 
     AssertionError where torch finds the order incomplete or cannot go on; torch lowers no forward-only order.
     """
+    return [
+        [cell for cell in row if "WAIT_" not in cell]
+        for row in torch_lowering_with_waits(order, defer_receives=defer_receives)
+    ]
+
+
+def torch_lowering_with_waits(order: Sequence[Sequence[str]], *, defer_receives: bool = False) -> Cells:
+    """The same, from PyTorch 2.15 on with what its ranks wait for."""
     runtime = _lowered(_parsed(order), defer_receives)
     return [[str(action) for action in runtime.pipeline_order_with_comms[rank]] for rank in range(len(order))]
 
@@ -116,11 +128,12 @@ def torch_dump(
 
 
 def torch_load(path: Path, ranks: int, chunks: int, microbatches: int, *, communication: bool = False) -> Cells:
-    """Read a file with torch's `_load_csv`, which checks that every stage computes every microbatch."""
+    """Read a file with torch's `_load_csv`, which checks that every stage computes every microbatch; without waits."""
     runtime = schedules._PipelineScheduleRuntime(_stages(ranks, chunks), microbatches, loss_fn=_loss)
     runtime._load_csv(str(path), format="compute_comms" if communication else "compute_only")
     loaded = runtime.pipeline_order_with_comms if communication else runtime.pipeline_order
-    return [["" if action is None else str(action) for action in loaded[rank]] for rank in range(ranks)]
+    cells = [["" if action is None else str(action) for action in loaded[rank]] for rank in range(ranks)]
+    return [[cell for cell in row if "WAIT_" not in cell] for row in cells]
 
 
 def torch_reads(cell: str) -> str:

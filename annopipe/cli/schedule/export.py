@@ -37,12 +37,23 @@ Examples:
 @click.option("--csv", "path", required=True, metavar="PATH", help="Where to write; - is the standard output.")
 @click.option("--lowered", is_flag=True, help="With the messages between ranks.")
 @click.option("--parameters", is_flag=True, help="With UNSHARD, RESHARD and REDUCE_GRAD; needs --lowered.")
+@click.option("--waits", is_flag=True, help="With the waits that PyTorch 2.15 and later wants; needs --lowered.")
 def command(
-    subject: str, counts: Counts, model: Model, path: str, *, nano_batches: int | None, lowered: bool, parameters: bool
+    subject: str,
+    counts: Counts,
+    model: Model,
+    path: str,
+    *,
+    nano_batches: int | None,
+    lowered: bool,
+    parameters: bool,
+    waits: bool,
 ) -> None:
     """Write a schedule as CSV, one row per rank, as PyTorch's pipelining reads it; a file that is there is replaced."""
     if parameters and not lowered:
         raise click.UsageError("--parameters goes with --lowered: PyTorch runs such actions only beside messages")
+    if waits and not lowered:
+        raise click.UsageError("--waits goes with --lowered: a rank waits for messages")
     if nano_batches is None:
         refuse_costs_alone(model)
     with doing(f"building {subject}"):
@@ -51,10 +62,10 @@ def command(
     if path == "-":
         from annopipe.scheduling.csv_format import write
 
-        click.echo(write(schedule.programs), nl=False)
+        click.echo(write(schedule.programs, waits=waits), nl=False)
         return
     replaced = ", in place of what was there" if Path(path).exists() else ""
-    schedule.to_csv(path)
+    schedule.to_csv(path, waits=waits)
     actions = sum(map(len, schedule.programs.ranks))
     kind = "with messages and parameter actions" if parameters else "with messages" if lowered else "computation only"
     click.echo(f"wrote {path}{replaced}: {schedule.placement.ranks} rows, {actions} actions, {kind}")

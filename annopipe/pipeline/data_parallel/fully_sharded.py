@@ -87,7 +87,7 @@ class FullySharded:
             if part in sharded:
                 of = f"{where}.{name}" if name else where
                 self._parts.append(part)
-                self._states.setdefault(_state_of(of, part), of)
+                self._states.setdefault(_Refusals(of).state_of(part), of)
         for state, of in self._states.items():
             _Refusals(of).of_state(state, inside)
 
@@ -97,7 +97,7 @@ class FullySharded:
             _take_hooks_off(state)
         reads: dict[Sharing, Reads] = {}
         found: dict[nn.Module, dict[str, Reads]] = {}
-        for group in (group for state in self._states for group in state._fsdp_param_groups):
+        for group in (group for state in self._states for group in _groups_of(state)):
             for parameter in group.fsdp_params:
                 sharing = _sharing(parameter, group.gradient_divide_factor)
                 for module, name in _places(parameter):
@@ -111,16 +111,11 @@ class FullySharded:
         self._states.clear()  # with what FSDP holds for them
 
 
-def _state_of(of: str, part: nn.Module) -> FSDPState:
-    reference = _module_state_mapping.get(part)
-    state = None if reference is None else reference()
-    made, *_ = type(part).__bases__
-    if not isinstance(state, FSDPState) or not issubclass(made, FSDPModule):
-        raise PipelineError(
-            f"{of} is a {type(part).__name__}, an FSDPModule that fully_shard has not made, or whose class was changed "
-            "afterwards: call fully_shard last, on modules of plain classes"
-        )
-    return state
+def _groups_of(state: FSDPState) -> list[Any]:
+    """Its groups of parameters; it has one, or none, up to PyTorch 2.11."""
+    if hasattr(state, "_fsdp_param_groups"):
+        return list(state._fsdp_param_groups)
+    return [] if state._fsdp_param_group is None else [state._fsdp_param_group]
 
 
 class _Refusals:
@@ -129,20 +124,27 @@ class _Refusals:
     def __init__(self, of: str) -> None:
         self._of = of
 
+    def state_of(self, part: nn.Module) -> FSDPState:
+        """What ``fully_shard`` holds for a module."""
+        reference = _module_state_mapping.get(part)
+        state = None if reference is None else reference()
+        made, *_ = type(part).__bases__
+        if not isinstance(state, FSDPState) or not issubclass(made, FSDPModule):
+            raise PipelineError(
+                f"{self._of} is a {type(part).__name__}, an FSDPModule that fully_shard has not made, or whose class "
+                "was changed afterwards: call fully_shard last, on modules of plain classes"
+            )
+        return state
+
     def of_state(self, state: FSDPState, inside: set[nn.Module]) -> None:
         """Of one call of ``fully_shard``; ``inside`` is what is taken over."""
         of, policy = self._of, state._mp_policy
-        if not hasattr(state, "_fsdp_param_groups"):
-            raise PipelineError(
-                f"{of} is sharded by PyTorch {torch.__version__}, whose fully_shard keeps parameters in another way "
-                "(2.11 does): take PyTorch 2.13, or shard with ap.shard"
-            )
         if not set(state._modules) <= inside:
             raise PipelineError(
                 f"{of} is in one call of fully_shard with modules outside of it: take over a module that contains "
                 "them all"
             )
-        states = (state._training_state, *(group._training_state for group in state._fsdp_param_groups))
+        states = (state._training_state, *(group._training_state for group in _groups_of(state)))
         if any(each is not TrainingState.IDLE for each in states):
             raise PipelineError(f"{of} is in the middle of a forward or backward under FSDP: finish it first")
         casts = (policy.cast_forward_inputs and policy.param_dtype is not None) or policy.output_dtype is not None
@@ -153,7 +155,7 @@ class _Refusals:
                     "MixedPrecisionPolicy casts what it takes or returns: cast in the method, with "
                     "cast_forward_inputs=False and without output_dtype"
                 )
-        for group in state._fsdp_param_groups:
+        for group in _groups_of(state):
             self._of_group(group)
             for parameter in group.fsdp_params:
                 self._of_parameter(parameter)
@@ -185,7 +187,7 @@ class _Refusals:
 
     def _of_parameter(self, parameter: Any) -> None:
         what = f"{self._of}: {parameter._module_info.param_name}"
-        if parameter.mesh_info.is_spmd_mesh:
+        if getattr(parameter.mesh_info, "is_spmd_mesh", False):
             raise PipelineError(
                 f"{what} was sharded with dp_mesh_dims: give fully_shard the data-parallel mesh, and parameters that "
                 "are DTensors on the other dimensions alone"
@@ -213,7 +215,8 @@ def _places(parameter: Any) -> Iterator[tuple[nn.Module, str]]:
 def _sharing(parameter: Any, divide_by: float | None) -> Sharing:
     """How FSDP gathers it, and reduces its gradient."""
     of, policy = parameter.mesh_info, parameter.mp_policy
-    spec = parameter._unsharded_dtensor_spec
+    # PyTorch 2.11 calls it by another name.
+    spec = getattr(parameter, "_unsharded_dtensor_spec", None) or getattr(parameter, "_tp_spec", None)
     within = None
     if spec is not None:
         layout = Layout(spec.mesh, tuple(spec.placements), spec.tensor_meta.shape, spec.tensor_meta.stride)
@@ -262,7 +265,7 @@ def _take_hooks_off(state: FSDPState) -> None:
                         hooks[handle.id] = cast
                     elif handle.id in hooks:
                         handle.remove()
-    for group in state._fsdp_param_groups:
+    for group in _groups_of(state):
         if group._all_gather_result is not None:
             group.wait_for_unshard()
         group._to_sharded()
