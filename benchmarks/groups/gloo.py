@@ -154,6 +154,43 @@ class GlooGroup(dist.ProcessGroup):
         """Receive from one rank."""
         return self.gloo.recv(tensors, peer, tag)
 
+    # From PyTorch 2.14 on C++ looks for these, too.
+
+    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], *options: Any) -> dist.Work:
+        """Send a tensor from every rank to every other."""
+        return self.gloo.alltoall(outputs, inputs, *options)
+
+    def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], *options: Any) -> dist.Work:  # type: ignore[override]
+        """Collect each input on one rank."""
+        return self.gloo.gather(outputs, inputs, *options)
+
+    def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], *options: Any) -> dist.Work:  # type: ignore[override]
+        """Send a tensor from one rank to each."""
+        return self.gloo.scatter(outputs, inputs, *options)
+
+    def reduce(self, tensors: list[torch.Tensor], *options: Any) -> dist.Work:  # type: ignore[override]
+        """Reduce the tensors over the ranks, on one rank."""
+        return self.gloo.reduce(tensors, *options)
+
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> dist.Work:
+        """Receive from any rank; `dist.recv` comes here, and asks gloo's own work which rank it was."""
+        return self.gloo.recv_anysource(tensors, tag)
+
+    recvAnysource = recv_anysource  # noqa: N815 - the name that C++ looks for
+
+    def start_coalescing(self, device: torch.device) -> None:
+        """Begin to gather calls; gloo refuses it."""
+        self.gloo._start_coalescing(device)
+
+    def end_coalescing(self, device: torch.device) -> dist.Work:
+        """Issue the calls that were gathered."""
+        return self.gloo._end_coalescing(device)
+
+    def reconfigure(self, options: Any) -> dist.Work:  # from 2.15 on
+        """Go on with other ranks; gloo refuses it."""
+        found: Any = self.gloo
+        return found.reconfigure(options)
+
     # The same methods under the names that PyTorch 2.13 gave them.
     all_to_all_single = alltoall_base  # type: ignore[assignment]
     all_gather_single = _allgather_base  # type: ignore[assignment]

@@ -16,27 +16,25 @@ from torch.nn.parallel import DistributedDataParallel
 
 import annopipe as ap
 from annopipe.errors import PipelineError
+from tests.pipeline.releases import COMBINED, OF_2_11, SPLIT, run_by_gloo
 from tests.pipeline.trial import close, run_cases
 
 RANKS = int(os.environ.get("WORLD_SIZE", "1"))
 WIDTH, ROWS = 6, 2
 COUNT = max(4, 2 * RANKS)  # microbatches
 # By class: stages a rank, whether the last half is folded back, and whether gradients are added up in the same order.
-CLASSES = {
-    "ScheduleGPipe": (1, False, True),
-    "Schedule1F1B": (1, False, True),
-    "ScheduleLoopedBFS": (2, False, True),
-    "ScheduleInterleaved1F1B": (2, False, True),
-    "ScheduleInterleavedZeroBubble": (2, False, False),
-    "ScheduleZBVZeroBubble": (2, True, False),
-    "ScheduleDualPipeV": (2, True, False),
-}
-# PyTorch 2.11 learns shapes from a forward on zeros in its first step, which draws random numbers; its classes that
-# split backwards cannot hand on what has no gradient, and those of a V send to themselves, which gloo cannot do.
-OF_2_11 = torch.__version__.startswith("2.11.")
-if OF_2_11:
-    CLASSES = {name: about for name, about in CLASSES.items() if not about[1]}
-SPLIT, COMBINED = ("ScheduleInterleavedZeroBubble",) * 2 if OF_2_11 else ("ScheduleZBVZeroBubble", "ScheduleDualPipeV")
+CLASSES = run_by_gloo(
+    {
+        "ScheduleGPipe": (1, False, True),
+        "Schedule1F1B": (1, False, True),
+        "ScheduleLoopedBFS": (2, False, True),
+        "ScheduleInterleaved1F1B": (2, False, True),
+        "ScheduleInterleavedZeroBubble": (2, False, False),
+        "ScheduleZBVZeroBubble": (2, True, False),
+        "ScheduleDualPipeV": (2, True, False),
+    },
+    RANKS,
+)
 
 
 class Block(nn.Module):

@@ -21,19 +21,23 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import annopipe as ap
+from tests.pipeline.releases import COMBINED, SPLIT, run_by_gloo
 from tests.pipeline.trial import close, refused
 
 WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 WIDTH = 6
 # By class: stages a rank, whether the last half is folded back, and whether backwards are split.
-CLASSES = {
-    "ScheduleGPipe": (1, False, False),
-    "Schedule1F1B": (1, False, False),
-    "ScheduleInterleaved1F1B": (2, False, False),
-    "ScheduleInterleavedZeroBubble": (2, False, True),
-    "ScheduleZBVZeroBubble": (2, True, True),
-    "ScheduleDualPipeV": (2, True, True),
-}
+CLASSES = run_by_gloo(
+    {
+        "ScheduleGPipe": (1, False, False),
+        "Schedule1F1B": (1, False, False),
+        "ScheduleInterleaved1F1B": (2, False, False),
+        "ScheduleInterleavedZeroBubble": (2, False, True),
+        "ScheduleZBVZeroBubble": (2, True, True),
+        "ScheduleDualPipeV": (2, True, True),
+    },
+    WORLD // 2,
+)
 
 
 class Block(nn.Module):
@@ -371,10 +375,10 @@ def squares(output, target):
 
 
 def attached_pipelines_equal_upstream():
-    quick = ("Schedule1F1B", "ScheduleInterleaved1F1B", "ScheduleDualPipeV")
+    quick = ("Schedule1F1B", "ScheduleInterleaved1F1B", COMBINED)
     trials: list = [(name, {}) for name in (CLASSES if WORLD > 2 else quick)]
-    trials += [("ScheduleZBVZeroBubble", {"scale_grads": False}), ("ScheduleInterleaved1F1B", {"chunks": 4})]
-    for name, options in trials:
+    trials += [(SPLIT, {"scale_grads": False}), ("ScheduleInterleaved1F1B", {"chunks": 4})]
+    for name, options in ((name, options) for name, options in trials if name in CLASSES):
         plain, attached = (Script(name, attach, MixedPrecisionPolicy(), **options) for attach in (False, True))
         for seed in (1, 2):
             (output, losses), (own_output, own_losses) = plain.step(seed), attached.step(seed)
