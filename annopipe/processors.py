@@ -6,7 +6,9 @@ __all__ = ["processors"]
 
 
 def processors() -> int:
-    """How many processors this process may run on: as ``taskset``, a container or a batch system allow it.
+    """How many processors this process is bound to: by ``taskset``, a batch system, or a container's set of them.
+
+    A share of the time of more processors (``docker run --cpus``) does not show here.
 
     >>> processors() >= 1
     True

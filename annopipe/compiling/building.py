@@ -96,7 +96,9 @@ def helpers_for(forms: int) -> int:
     if forms < _WORTH_A_PROCESS:
         return 0
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("WORLD_SIZE") or 1)
-    return max(0, min(processors() // ranks - 1, forms // 2))
+    own, whole = processors(), os.cpu_count() or 1
+    free = own if own * ranks <= whole else own // ranks  # ranks that are bound to processors of their own, or share
+    return max(0, min(free - 1, forms // 2))
 
 
 def _compiled(form: str) -> Compiled | str:

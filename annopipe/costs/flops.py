@@ -58,8 +58,11 @@ def flops(node: fx.Node, sizes: Sizes) -> Flops | None:
         return tree_map_only(torch.SymInt, lambda size: sizes.number(size, node), value)
 
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), meta.value)
-    count = float(formula(*concrete(args), **concrete(kwargs), out_val=concrete(meta.value(node))))
     attention = "attention" in str(packet)
+    given = concrete(args)
+    if "scaled_dot_product" in str(packet):
+        given = _all_heads(given)
+    count = float(formula(*given, **concrete(kwargs), out_val=concrete(meta.value(node))))
     return Flops(
         count=count / 2 if attention and _argument(node, "is_causal") is True else count,
         dtype=operands[0].dtype,
@@ -91,6 +94,18 @@ def _grouped(rows: Shape, weight: Shape) -> int:
     return 2 * rows[0] * rows[1] * weight[-1]
 
 
+def _all_heads(args: Sequence[Any]) -> list[Any]:
+    """Attention's arguments where keys and values have as many heads as queries: PyTorch 2.11 counts no groups."""
+    heads = max((arg.shape[1] for arg in args if isinstance(arg, torch.Tensor) and arg.dim() == _HEADED), default=0)
+    return [
+        arg.new_empty([arg.shape[0], heads, *arg.shape[2:]])
+        if isinstance(arg, torch.Tensor) and arg.dim() == _HEADED
+        else arg
+        for arg in args
+    ]
+
+
+_HEADED = 4  # dimensions: batch, heads, tokens, width of a head
 _aten = torch.ops.aten
 _OWN: dict[Any, Callable[..., int]] = {
     _aten._scaled_dot_product_flash_attention_for_cpu: sdpa_flop,

@@ -53,6 +53,7 @@ __all__ = [
     "shares",
     "size_bytes",
     "stack",
+    "stands_in",
     "tag_kind",
     "tag_lane",
     "tag_like",
@@ -200,6 +201,11 @@ def marked_computation(node: fx.Node) -> bool:
 def set_shares(node: fx.Node, keys: Mapping[str, float]) -> None:
     """Say in place of which nodes, by key, a call runs, and what share of its time is each one's."""
     node.meta[_SHARES] = keys
+
+
+def stands_in(node: fx.Node) -> bool:
+    """Whether the node runs in place of others."""
+    return _SHARES in node.meta
 
 
 def shares(node: fx.Node) -> Mapping[str, float]:

@@ -18,7 +18,15 @@ from annopipe.errors import GraphError
 from annopipe.graphs import meta
 from annopipe.graphs.meta import Placement
 from annopipe.graphs.regions import place
-from annopipe.graphs.stage_graph import StageGraph, add_input, body, copy_nodes, input_nodes, output_nodes
+from annopipe.graphs.stage_graph import (
+    StageGraph,
+    add_input,
+    body,
+    copy_nodes,
+    input_nodes,
+    output_nodes,
+    refuse_compiled,
+)
 
 __all__ = ["into_lane", "multiplex", "out_of_lane"]
 
@@ -34,8 +42,8 @@ def multiplex(*graphs: StageGraph, lanes: Sequence[str] | None = None) -> StageG
         lanes: one name per graph, a letter and then letters, digits or _; "L0", "L1" and so on if left out.
 
     Raises:
-        GraphError: no graph, something else than a graph, lane names that are too few, malformed or repeated, or two
-            lanes that update the same buffer.
+        GraphError: no graph, something else than a graph, a compiled graph, lane names that are too few, malformed or
+            repeated, or two lanes that update the same buffer.
     """
     names = [f"L{index}" for index in range(len(graphs))] if lanes is None else list(lanes)
     if not graphs or len(names) != len(graphs) or len(set(names)) != len(names):
@@ -53,6 +61,7 @@ def multiplex(*graphs: StageGraph, lanes: Sequence[str] | None = None) -> StageG
     parts = list(zip(names, graphs, strict=True))
     _refuse_lost_updates(parts)
     for _, graph in parts:
+        refuse_compiled(graph, "multiplex")
         place(graph)
     return StageGraph(
         lambda: _union(parts),

@@ -10,12 +10,13 @@ import torch
 from torch import fx
 
 from annopipe.errors import GraphError
+from annopipe.graphs import meta
 from annopipe.graphs.arguments import Guard, check_guards
 from annopipe.graphs.operators import reads_layout
 from annopipe.graphs.ops import traits
 from annopipe.graphs.ports import Port
 
-__all__ = ["StageGraph", "add_input", "body", "copy_nodes", "input_nodes", "output_nodes"]
+__all__ = ["StageGraph", "add_input", "body", "copy_nodes", "input_nodes", "output_nodes", "refuse_compiled"]
 
 _SOURCES = {
     **dict.fromkeys(("param", "buffer"), "parameters and buffers come from graphs.bind(module)"),
@@ -174,6 +175,15 @@ class StageGraph:
 def body(graph: fx.Graph) -> list[fx.Node]:
     """The nodes that compute: all but placeholders and the output."""
     return [node for node in graph.nodes if node.op not in ("placeholder", "output")]
+
+
+def refuse_compiled(graph: StageGraph, what: str) -> None:
+    """Raises GraphError for a graph whose stretches are compiled, and have their places."""
+    if any(meta.stands_in(node) for node in graph.graph.nodes):
+        raise GraphError(
+            f"{what} takes a graph that is not compiled, and this one is: order the graph that it was made of, and "
+            "compile the plan, ap.overlap(graph).compiled()"
+        )
 
 
 def input_nodes(graph: fx.Graph) -> list[fx.Node]:

@@ -16,7 +16,7 @@ from annopipe.costs import roofline
 from annopipe.costs.node_costs import NodeCosts, as_costs
 from annopipe.errors import AnnopipeError, GraphError, OrderError
 from annopipe.graphs.reordering import check_order, relink
-from annopipe.graphs.stage_graph import StageGraph, body
+from annopipe.graphs.stage_graph import StageGraph, body, refuse_compiled
 from annopipe.ordering.agreement import Choice, agree, most_ranks
 from annopipe.ordering.builtin_policies import NEED_COSTS
 from annopipe.ordering.counts_group import move_counts
@@ -59,7 +59,7 @@ def overlap(
         OrderError: unknown policy, a pattern that does not fit (the message shows the place), a selector of streams
             that means nothing, an illegal order (the message names the nodes), or ranks with different collectives.
         CostError: nodes lack a cost, or have none on this device (the message says what to pass).
-        GraphError: ``graph`` is no stage graph.
+        GraphError: ``graph`` is no stage graph, or is compiled already.
 
     >>> import torch, annopipe as ap
     >>> graphs = ap.trace(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
@@ -114,6 +114,7 @@ def _for_options(
 
 def _checked_graph(graph: Any) -> StageGraph:
     if isinstance(graph, StageGraph):
+        refuse_compiled(graph, "overlap")
         return graph
     raise GraphError(
         f"overlap takes a stage graph, got {type(graph).__name__}: pass what ap.multiplex returned, or graphs.forward "

@@ -7,7 +7,8 @@ Files that PyTorch dumps, with or without communication, load here, and those wr
 format are combinations called ``OVERLAP`` and operations of users (``2OFFLOAD0``), which it refuses, and nano-batches
 (``2F0/2``), which it reads as ``2F0``.
 
-Reading is strict: every cell is wholly an action or empty. Idle steps are dropped, as a rank waits for what it needs
+Reading is strict: every cell is wholly an action or empty. Where PyTorch 2.15 waits (``0WAIT_SEND_F0``) is dropped, as
+our runtime waits by itself (annopipe.scheduling.torch_waits). Idle steps are dropped, as a rank waits for what it needs
 anyway. Spaces and tabs around a cell, quotes around it, a byte order mark, and any line ends are let pass, because
 spreadsheets write them and people align columns. An empty line is a rank that does nothing.
 """

@@ -17,6 +17,7 @@ from annopipe.scheduling.nano_batching.record import NanoBatching
 from annopipe.scheduling.operations import Operation
 from annopipe.scheduling.placement import Placement
 from annopipe.scheduling.programs import Programs
+from annopipe.scheduling.torch_waits import is_waited_for
 from annopipe.simulation.files import place_for
 from annopipe.simulation.ranks.timeline import ScheduleTimeline
 
@@ -95,7 +96,7 @@ class Schedule:
             waits: also WAIT_SEND_F, WAIT_SEND_B and WAIT_REDUCE_GRAD, with which PyTorch 2.15 and later runs a file
                 that has messages; earlier releases refuse them. Reading leaves them out.
 
-        Raises AnnopipeError when the file cannot be written.
+        Raises AnnopipeError when the file cannot be written, ScheduleError for waits where ranks have no messages.
 
         >>> import pathlib, tempfile
         >>> from annopipe.scheduling import placement
@@ -106,6 +107,9 @@ class Schedule:
         ...     Schedule.from_csv(path) == schedule
         True
         """
+        sent = any(is_waited_for(action) for row in self.ranks for action in row)
+        if waits and not sent and self.placement.ranks > 1:
+            raise ScheduleError("a rank waits for messages, and this schedule has none: write schedule.lowered()")
         with place_for(path) as place:
             place.write_text(csv_format.write(self.programs, waits=waits), encoding="utf-8", newline="\n")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from annopipe.scheduling.actions import Action
 
-__all__ = ["is_wait", "with_waits"]
+__all__ = ["is_wait", "is_waited_for", "with_waits"]
 
 _SENDS = ("SEND_F", "SEND_B")
 _WAITED_FOR = (*_SENDS, "REDUCE_GRAD")
@@ -23,6 +23,15 @@ def is_wait(action: Action) -> bool:
     (True, False)
     """
     return action.kind in _WAITS
+
+
+def is_waited_for(action: Action) -> bool:
+    """Whether PyTorch starts something there that it has to wait for.
+
+    >>> is_waited_for(Action.parse("2SEND_F0")), is_waited_for(Action.parse("2F0"))
+    (True, False)
+    """
+    return action.kind in _WAITED_FOR
 
 
 def with_waits(actions: Iterable[Action]) -> Iterator[Action]:

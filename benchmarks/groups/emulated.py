@@ -13,9 +13,10 @@ group form one in-order queue on each rank: one that is launched now ends at
     max(now, end of the one before) + latency + bytes / bandwidth
 
 or when gloo has finished, if that is later. Bytes are those that this rank sends to other ranks or receives from them,
-whichever is more. Delayed are all-to-all, all-gather and reduce-scatter of tensors, all-reduce and broadcast (so also
-`broadcast_object_list`, and from PyTorch 2.15 on object gathers); the barrier, object gathers before and point-to-point
-messages go at gloo's own speed.
+whichever is more. Delayed are all-to-all, all-gather and reduce-scatter of one tensor, all-reduce and broadcast (so
+also `broadcast_object_list`, and from PyTorch 2.15 on object gathers). All else goes at gloo's own speed: the barrier,
+point-to-point messages, gather, scatter and reduce, and all that takes a list of tensors (`all_to_all`, `all_gather`,
+`reduce_scatter`; object gathers before 2.15).
 Guarantees: values are gloo's; a launch does not wait for the network; `wait` returns neither before gloo has finished
 nor before the deadline; waiting again is harmless.
 

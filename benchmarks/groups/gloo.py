@@ -59,7 +59,8 @@ class Collective:
 class GlooGroup(dist.ProcessGroup):
     """A group over gloo; a subclass overrides `issue` to do something else with data collectives.
 
-    Barrier, object gathers (lists of tensors) and point-to-point messages are gloo's in any case.
+    Barrier, point-to-point messages, gather, scatter, reduce, and collectives of lists of tensors (object gathers are
+    such before PyTorch 2.15) are gloo's in any case.
     """
 
     def __init__(self, info: GroupInfo) -> None:
@@ -187,7 +188,7 @@ class GlooGroup(dist.ProcessGroup):
         return self.gloo._end_coalescing(device)
 
     def reconfigure(self, options: Any) -> dist.Work:  # from 2.15 on
-        """Go on with other ranks; gloo refuses it."""
+        """Go on with other ranks; gloo refuses it, where PyTorch has it."""
         found: Any = self.gloo
         return found.reconfigure(options)
 

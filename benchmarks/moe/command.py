@@ -65,9 +65,9 @@ def command(json_path: Path | None, folder: Path | None, **options: Any) -> None
         refuse_unwritable(json_path)
     results = run(configs, shlex.join(["annopipe", *sys.argv[1:]]))
     found = results.plain()
-    click.echo(report(found))
-    if json_path is not None:
+    if json_path is not None:  # first: a terminal that has hung up takes no text
         write_text(json_path, json.dumps(found) + "\n")
+    click.echo(report(found))
     if folder is not None:
         click.echo("\n".join(map(str, write_page(found, folder))))
     if results.ended:
@@ -77,7 +77,7 @@ def command(json_path: Path | None, folder: Path | None, **options: Any) -> None
 
 
 def run(configs: Sequence[Config], said: str = "") -> Results:
-    """Run configurations one after the other; Ctrl-C or SIGTERM ends it, and what is there stays.
+    """Run configurations one after the other; Ctrl-C, SIGTERM or SIGHUP ends it, and what is there stays.
 
     said: the command, for whoever reads the results.
     """
@@ -121,16 +121,21 @@ def _bar(total: int) -> Iterator[Callable[[str], None]]:
         yield lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True)
         return
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=total)
-        begun = 0
+    bar = Progress(*columns, console=console, transient=True)
+    task = bar.add_task("", total=total)
+    begun = 0
 
-        def advance(text: str) -> None:
-            nonlocal begun
-            bar.update(task, completed=begun, description=text)
-            begun += 1
+    def advance(text: str) -> None:
+        nonlocal begun
+        bar.update(task, completed=begun, description=text)
+        begun += 1
 
+    bar.start()
+    try:
         yield advance
+    finally:
+        with contextlib.suppress(OSError):  # the terminal has hung up
+            bar.stop()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.moe.case import MoeCase
 
-__all__ = ["Observed", "Watched", "combined", "union_s"]
+__all__ = ["Observed", "Watched", "combined", "outermost", "start_watching"]
 
 _WAITS = "_c10d_functional::wait_tensor"
 _MEMORY = "[memory]"
@@ -18,20 +18,29 @@ _MEMORY = "[memory]"
 class Observed(NamedTuple):
     """Of a step.
 
-    exposed_s: what ranks waited for collectives.
+    exposed_s: what this rank waited for collectives; for messages between stages it waits elsewhere.
     peak_bytes: the most that was allocated at a time since the step began, with temporaries and new gradients.
+    waits: how often it waited for a collective.
     """
 
     exposed_s: float
     peak_bytes: int
+    waits: int
 
     def plain(self) -> dict[str, Any]:
         """As results have it."""
         return {"exposed_seconds": self.exposed_s, "peak_bytes": self.peak_bytes}
 
 
+def start_watching() -> None:
+    """Load the profiler, which takes a second or more; all ranks do so before the first step that is watched."""
+    with _profile():
+        pass
+    dist.barrier()
+
+
 class Watched:
-    """A step whose first run on this rank is watched."""
+    """A step whose first run here is watched; whatever is done in its first run alone has to be done before."""
 
     def __init__(self, step: Callable[[], Any]) -> None:
         self._step = step
@@ -50,37 +59,47 @@ class Watched:
         return self._seen[0]
 
 
+def _profile() -> profile:
+    return profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+
+
 def _observed(step: Callable[[], Any]) -> Observed:
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+    with _profile() as seen:
+        dist.barrier()  # no rank waits for another one's profiler
         step()
     run: Any = seen.profiler
     waits: dict[int, list[tuple[int, int]]] = {}
     held, peak = 0, 0
-    for event in run.kineto_results.events():
+    for event in sorted(run.kineto_results.events(), key=lambda event: event.start_ns()):
         if event.name() == _WAITS:
             waits.setdefault(event.start_thread_id(), []).append((event.start_ns(), event.end_ns()))
         elif event.name() == _MEMORY:
             held += event.nbytes()
             peak = max(peak, held)
-    return Observed(sum(union_s(own) for own in waits.values()), peak)
+    apart = [span for own in waits.values() for span in outermost(own)]
+    return Observed(sum(end - start for start, end in apart) / 1e9, peak, len(apart))
 
 
-def union_s(spans_ns: Iterable[tuple[int, int]]) -> float:
-    """How long at least one of these spans lasts; PyTorch's dispatcher writes several for one call.
+def outermost(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Those that lie in no other one; PyTorch's dispatcher writes several for one call.
 
-    >>> union_s([(0, 4_000_000_000), (1_000_000_000, 2_000_000_000), (5_000_000_000, 6_000_000_000)])
-    5.0
+    >>> outermost([(1, 2), (0, 4), (5, 6)])
+    [(0, 4), (5, 6)]
     """
-    total_ns = until_ns = 0
-    for start_ns, end_ns in sorted(spans_ns):
-        total_ns += max(0, end_ns - max(start_ns, until_ns))
-        until_ns = max(until_ns, end_ns)
-    return total_ns / 1e9
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(spans, key=lambda span: (span[0], -span[1])):
+        if not found or start >= found[-1][1]:
+            found.append((start, end))
+    return found
 
 
 def combined(own: Observed, case: MoeCase) -> Observed:
-    """Of all ranks, as a simulation says it: exposed on all ranks of a pipeline together; the peak of one rank."""
-    waited, peak = (torch.tensor(value, dtype=torch.float64) for value in own)
+    """Of all ranks, as a simulation says it.
+
+    Exposed on the ranks of one pipeline together, on average over the pipelines; the peak of the rank that has most.
+    """
+    waited, peak, waits = (torch.tensor(value, dtype=torch.float64) for value in own)
     dist.all_reduce(waited)
     dist.all_reduce(peak, dist.ReduceOp.MAX)
-    return Observed(waited.item() / (case.expert_ranks * case.data_ranks), int(peak.item()))
+    dist.all_reduce(waits)
+    return Observed(waited.item() / (case.expert_ranks * case.data_ranks), int(peak.item()), int(waits.item()))

@@ -93,6 +93,9 @@ class Preparer:
         else:
             attached = costs if variant.runtime == "attached" else None
             step = eager_step(variant, modules, case, self._groups, attached)
+            step.run()  # PyTorch learns shapes in the first step, by computing once more; ap.attach traces
+            for module in step.modules:
+                module.zero_grad()
         if not self.summed_s:
             with undisturbed(case):
                 self.summed_s = sum_s(step.modules, self._groups)

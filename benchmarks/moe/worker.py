@@ -23,7 +23,7 @@ from benchmarks.moe.case import MoeCase
 from benchmarks.moe.gradients import Fingerprints, differing, fingerprints, gathered
 from benchmarks.moe.groups import Groups, start_groups
 from benchmarks.moe.nano import Moments, phase_rows
-from benchmarks.moe.observing import Watched, combined
+from benchmarks.moe.observing import Watched, combined, start_watching
 from benchmarks.moe.preparing import Prepared, Preparer, undisturbed
 from benchmarks.moe.timelines import predicted_row
 from benchmarks.moe.variant import Variant
@@ -71,6 +71,7 @@ def measure_case(case: MoeCase, groups: Groups) -> dict[str, Any]:
         )
     )
     moments: dict[Variant, Moments] = {variant: [] for variant in ready}
+    start_watching()
     with undisturbed(case):
         wrong = _alternated(ready, case, groups, moments)
     return {"gradients_differ": wrong, "nano_batches": [*_phases(ready, moments, case)]}

@@ -27,7 +27,10 @@ _WORDS = {
     "spread": "the fastest and the slowest round; the step is the median. What differs by less says nothing.",
     "over best eager": "the shortest step of eager torch.distributed.pipelining in the same setting and of the same "
     "kind, over this one; of what was only simulated, over the simulated eager one.",
-    "exposed": "communication with no computation beside it, all ranks together.",
+    "exposed": "communication with no computation beside it, the ranks of one pipeline together. Measured: what they "
+    "wait for collectives; simulated: for messages between stages, too.",
+    "peak memory": "of a rank. Measured: all that a step allocates, with temporaries and new gradients; simulated: "
+    "what actions keep for later ones, until those end.",
 }
 _NOWHERE = "<p>The run does not say where it ran.</p>\n"
 

@@ -53,7 +53,7 @@ STEP = Quantity(
     seconds_text,
 )
 EXPOSED = Quantity(
-    "Exposed communication, all ranks together",
+    "Exposed communication, the ranks of a pipeline together",
     "exposed_communication",
     lambda row: row.measured.exposed_s if row.measured else None,
     lambda row: row.predicted.exposed_s if row.predicted else None,

@@ -21,7 +21,7 @@ _LANES = ("compute", "communication")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a clock said: the seconds of each round, communication exposed on all ranks together, peak bytes."""
+    """What a clock said: the seconds of each round, communication exposed on a pipeline's ranks, peak bytes."""
 
     kind: str
     seconds: tuple[float, ...]

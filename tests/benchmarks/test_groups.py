@@ -7,7 +7,6 @@ Times are only bounded from the side that a slow machine cannot violate, or by t
 import gc
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -362,16 +361,6 @@ def test_works_live_until_they_are_waited_for(seen: list[dict[str, Any]]) -> Non
 
 def test_what_only_passes_on_does_not_hold_the_interpreter_lock_in_gloo(seen: list[dict[str, Any]]) -> None:
     assert [rank["passed on"] for rank in seen] == [300] * RANKS  # it hung now and then
-
-
-def test_every_method_that_the_trampoline_looks_up_is_overridden() -> None:
-    """A method that it does not find runs with the interpreter lock held."""
-    (header,) = (Path(torch.__file__).parent / "include/torch/csrc/distributed/c10d").rglob("PyProcessGroup.hpp")
-    source = re.sub(r"//[^\n]*|/\*.*?\*/", "", header.read_text(encoding="utf-8"))
-    virtual = set(re.findall(r"WORK_OVERRIDE\(\s*ProcessGroup,\s*(\w+)", source))
-    renamed = set(re.findall(r"get_override\(\s*static_cast<const ProcessGroup\*>\(this\),\s*\"(\w+)\"", source))
-    assert {"allgather", "barrier", "send", "allreduce"} <= virtual, "what is looked up is found in the header"
-    assert virtual | renamed <= set(vars(gloo.GlooGroup))
 
 
 def test_a_group_without_options_has_the_link_of_the_default_group(seen: list[dict[str, Any]]) -> None:

@@ -91,7 +91,7 @@ def test_what_is_missing_is_said() -> None:
         "a command that the results do not name",
         "kept no timeline",
         "nothing says why",
-        "No row says: step time; exposed communication, all ranks together; peak memory of a rank.",
+        "No row says: step time; exposed communication, the ranks of a pipeline together; peak memory of a rank.",
     ):
         assert said in text
     assert "Timelines: those of 3 more rows were not kept." in text_of(results())

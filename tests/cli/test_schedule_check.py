@@ -130,6 +130,18 @@ def test_export_says_what_it_wrote_and_replaces_what_was_there(schedule: Run, tm
     assert (tmp_path / "new" / "a.csv").read_text(encoding="utf-8").startswith("0UNSHARD,0F0,0SEND_F0,0RECV_B0,0B0,")
 
 
+def test_export_writes_where_ranks_wait_when_it_is_asked_to(schedule: Run) -> None:
+    naive = ("export", "1f1b", "--ranks", "2", "--microbatches", "1", "--lowered", "--waits", "--csv")
+    rows = "0F0,0SEND_F0,0RECV_B0,0B0,0WAIT_SEND_F0\n1RECV_F0,1F0,1B0,1SEND_B0,1WAIT_SEND_B0\n"
+    assert schedule(*naive, "-").stdout == rows
+    assert schedule(*naive, "a.csv").stdout == "wrote a.csv: 2 rows, 8 actions, with messages, and waits\n"
+    assert schedule("export", "a.csv", "--csv", "-").stdout == rows.replace(",0WAIT_SEND_F0", "").replace(
+        ",1WAIT_SEND_B0", ""
+    )
+    alone = ("export", "1f1b", "--ranks", "1", "--microbatches", "1", "--lowered", "--waits", "--csv", "-")
+    assert schedule(*alone).stdout == "0F0,0B0\n"
+
+
 def test_export_says_how_to_read_stages_that_are_no_chain(schedule: Run) -> None:
     told = "The file does not say how stages follow each other: read it with --placement "
     assert f"{told}bidirectional\n" in schedule("export", "dualpipe", "--csv", "a.csv").stdout

@@ -225,8 +225,18 @@ def test_only_stage_graphs_are_compiled() -> None:
 
 def test_helpers_take_the_processors_that_ranks_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "processors", lambda: 8)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert [building.helpers_for(forms) for forms in (1, 4, 100)] == [0, 2, 3]
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     assert building.helpers_for(100) == 0
+
+
+@pytest.mark.parametrize(("own", "helpers"), [(4, 3), (8, 1), (16, 3)])
+def test_ranks_that_are_bound_to_processors_have_those(monkeypatch: pytest.MonkeyPatch, own: int, helpers: int) -> None:
+    """4 of 16 for each of 4 ranks are its own; 8 of 16 are shared by all."""
+    monkeypatch.setattr(building, "processors", lambda: own)
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert building.helpers_for(100) == helpers

@@ -111,6 +111,16 @@ def test_costs_of_a_compiled_graph_are_those_of_the_nodes_it_was_made_of() -> No
 
 
 @pytest.mark.usefixtures("traced")
+def test_compiled_graphs_are_neither_combined_nor_ordered() -> None:
+    graphs = ap.trace(SmallMoE(8, dist.group.WORLD, 1, 0, torch.float32), (torch.randn(6, 8),))
+    compiled, _ = interpreting(graphs.forward)
+    with pytest.raises(ap.GraphError, match="multiplex takes a graph that is not compiled, and this one is"):
+        ap.multiplex(graphs.backward, compiled)
+    with pytest.raises(ap.GraphError, match=r"compile the plan, ap\.overlap\(graph\)\.compiled\(\)"):
+        ap.overlap(compiled)
+
+
+@pytest.mark.usefixtures("traced")
 def test_what_a_stretch_takes_is_shared_out_among_its_nodes_and_nothing_is_lost() -> None:
     module = SmallMoE(8, dist.group.WORLD, 1, 0, torch.float32)
     graphs = ap.trace(module, (torch.randn(6, 8),))

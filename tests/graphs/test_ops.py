@@ -48,7 +48,8 @@ PURE = [
 FENCES = [
     *(print, setattr, operator.iadd, operator.setitem, operator.imul, operator.pos, torch.sin, torch.manual_seed),
     *(aten._print.default, aten.native_batch_norm.default, aten.cudnn_batch_norm.default, aten.set_.source_Tensor),
-    *(c10d.irecv.default, torch.ops.higher_order.cond, torch.ops.higher_order.with_effects),
+    *(torch.ops.higher_order.cond, torch.ops.higher_order.with_effects),
+    *([c10d.irecv.default] if hasattr(c10d, "irecv") else []),  # PyTorch 2.11 has none
 ]
 
 

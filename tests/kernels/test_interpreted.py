@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 FILE = Path(__file__).with_name("interpreted.py")
 NAMES = re.findall(r"^def (test_\w+)", FILE.read_text(encoding="utf-8"), re.MULTILINE)
@@ -17,6 +18,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def said() -> str:
     pytest.importorskip("triton", reason="Triton is not installed: it is there for Linux on x86-64")
+    if torch.__version__.startswith("2.11."):
+        pytest.skip("the interpreter of PyTorch 2.11's Triton fails on arrays of this numpy with one element")
     program = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", str(FILE)]
     variables = {**os.environ, "TRITON_INTERPRET": "1"}
     return subprocess.run(program, env=variables, capture_output=True, text=True, check=False, timeout=400).stdout

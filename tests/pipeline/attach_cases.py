@@ -180,6 +180,8 @@ def keyword_arguments_and_those_of_the_loss_go_where_upstream_gives_them():
             return {"scale": torch.rand(COUNT * ROWS, 1, generator=generator) + 0.5}
 
         both(scripts, kwargs=scale)
+        if OF_2_11:  # its schedules hand no arguments to the loss
+            continue
         both(scripts, seed=2, kwargs=scale, loss_kwargs={"weight": 0.5})
         both(scripts, seed=3, kwargs=scale, loss_kwargs={"weight": torch.tensor(0.25)})
         if RANKS > 1 or name == "ScheduleGPipe":

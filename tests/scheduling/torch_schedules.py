@@ -11,12 +11,14 @@ are what torch writes into a CSV file, with idle steps ("") and parameter action
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from torch.distributed.pipelining import schedules
 
 __all__ = [
     "CLASSES",
     "SINGLE",
+    "TORCH_DEFERS",
     "TORCH_WAITS",
     "classes_of_torch",
     "torch_cells",
@@ -31,6 +33,8 @@ __all__ = [
 
 # Whether ranks wait for what they send where a schedule says so, as from PyTorch 2.15 on.
 TORCH_WAITS = hasattr(schedules, "WAIT_SEND_F")
+# Whether torch can put receives off; PyTorch 2.11 cannot.
+TORCH_DEFERS = hasattr(schedules, "_defer_recv_ops")
 # One stage a rank, then several; V-shaped ones need exactly two.
 SINGLE = ("_ScheduleForwardOnly", "ScheduleGPipe", "Schedule1F1B")
 CLASSES = (
@@ -160,7 +164,8 @@ def _runtime(actions: dict, defer_receives: bool = False):
     stages = 1 + max(single.stage_index for single in singles)
     microbatches = 1 + max(single.microbatch_index or 0 for single in singles)
     stub = _stages(len(actions), 1, stages=stages)
-    runtime = schedules._PipelineScheduleRuntime(stub, microbatches, loss_fn=_loss, defer_pp_recv=defer_receives)
+    options: dict[str, Any] = {"defer_pp_recv": True} if defer_receives else {}
+    runtime = schedules._PipelineScheduleRuntime(stub, microbatches, loss_fn=_loss, **options)
     runtime.pipeline_order = actions
     return runtime
 

@@ -68,6 +68,7 @@ def command(
     schedule.to_csv(path, waits=waits)
     actions = sum(map(len, schedule.programs.ranks))
     kind = "with messages and parameter actions" if parameters else "with messages" if lowered else "computation only"
+    kind += ", and waits" if waits else ""
     click.echo(f"wrote {path}{replaced}: {schedule.placement.ranks} rows, {actions} actions, {kind}")
     if not schedule.placement.is_chain:
         click.echo(f"The file does not say how stages follow each other: read it with {_reading(schedule.placement)}")

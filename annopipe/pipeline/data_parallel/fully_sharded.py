@@ -30,6 +30,9 @@ __all__ = ["FullySharded", "from_fully_shard"]
 # From 2.15 on, gradients without a reduce_dtype are added up in the parameter's own type, before in param_dtype.
 _REDUCES_IN_OWN_TYPE = torch.__version__ >= "2.15"
 
+# PyTorch 2.11: one group of parameters in a state, and another name for what tensor parallelism has made.
+_HAS_ONE_GROUP = not isinstance(getattr(FSDPState, "_fsdp_param_group", None), property)
+
 _MARKS = ("_is_fsdp_managed_module", "_fsdp_use_orig_params")  # for Dynamo, on every module inside
 
 
@@ -87,7 +90,7 @@ class FullySharded:
             if part in sharded:
                 of = f"{where}.{name}" if name else where
                 self._parts.append(part)
-                self._states.setdefault(_Refusals(of).state_of(part), of)
+                self._states.setdefault(_state_of(of, part), of)
         for state, of in self._states.items():
             _Refusals(of).of_state(state, inside)
 
@@ -103,19 +106,49 @@ class FullySharded:
                 for module, name in _places(parameter):
                     found.setdefault(module, {})[name] = reads.setdefault(sharing, Reads(sharing))
         for part in self._parts:
-            _reset(part)
+            self._reset(part)
         for child in self._module.modules():
             for mark in _MARKS:
                 child.__dict__.pop(mark, None)
         read_gathered(self._module, found)
         self._states.clear()  # with what FSDP holds for them
 
+    @staticmethod
+    def _reset(part: nn.Module) -> None:
+        """The class, the methods and the state that a module had before ``fully_shard``."""
+        state = _module_state_mapping.pop(part)()
+        for name, method in _forward_methods(part).items():
+            delattr(part, name)
+            if getattr(part, name, None) != method:
+                setattr(part, name, method)
+        kind: Any = type(part)
+        part.__class__ = kind.__mro__[kind._orig_cls_mro_index]
+        for function, found in list(part.__dict__.get(STATE_KEY, {}).items()):
+            if found is state:
+                del part.__dict__[STATE_KEY][function]
+                part.__dict__[REGISTRY_KEY].pop(function.__name__, None)
+        for key in (STATE_KEY, REGISTRY_KEY):
+            if not part.__dict__.get(key, True):
+                del part.__dict__[key]
+
+
+def _state_of(of: str, part: nn.Module) -> FSDPState:
+    reference = _module_state_mapping.get(part)
+    state = None if reference is None else reference()
+    made, *_ = type(part).__bases__
+    if not isinstance(state, FSDPState) or not issubclass(made, FSDPModule):
+        raise PipelineError(
+            f"{of} is a {type(part).__name__}, an FSDPModule that fully_shard has not made, or whose class was changed "
+            "afterwards: call fully_shard last, on modules of plain classes"
+        )
+    return state
+
 
 def _groups_of(state: FSDPState) -> list[Any]:
-    """Its groups of parameters; it has one, or none, up to PyTorch 2.11."""
-    if hasattr(state, "_fsdp_param_groups"):
-        return list(state._fsdp_param_groups)
-    return [] if state._fsdp_param_group is None else [state._fsdp_param_group]
+    """Its groups of parameters."""
+    if _HAS_ONE_GROUP:
+        return [] if state._fsdp_param_group is None else [state._fsdp_param_group]
+    return list(state._fsdp_param_groups)
 
 
 class _Refusals:
@@ -123,18 +156,6 @@ class _Refusals:
 
     def __init__(self, of: str) -> None:
         self._of = of
-
-    def state_of(self, part: nn.Module) -> FSDPState:
-        """What ``fully_shard`` holds for a module."""
-        reference = _module_state_mapping.get(part)
-        state = None if reference is None else reference()
-        made, *_ = type(part).__bases__
-        if not isinstance(state, FSDPState) or not issubclass(made, FSDPModule):
-            raise PipelineError(
-                f"{self._of} is a {type(part).__name__}, an FSDPModule that fully_shard has not made, or whose class "
-                "was changed afterwards: call fully_shard last, on modules of plain classes"
-            )
-        return state
 
     def of_state(self, state: FSDPState, inside: set[nn.Module]) -> None:
         """Of one call of ``fully_shard``; ``inside`` is what is taken over."""
@@ -187,7 +208,7 @@ class _Refusals:
 
     def _of_parameter(self, parameter: Any) -> None:
         what = f"{self._of}: {parameter._module_info.param_name}"
-        if getattr(parameter.mesh_info, "is_spmd_mesh", False):
+        if not _HAS_ONE_GROUP and parameter.mesh_info.is_spmd_mesh:
             raise PipelineError(
                 f"{what} was sharded with dp_mesh_dims: give fully_shard the data-parallel mesh, and parameters that "
                 "are DTensors on the other dimensions alone"
@@ -215,8 +236,9 @@ def _places(parameter: Any) -> Iterator[tuple[nn.Module, str]]:
 def _sharing(parameter: Any, divide_by: float | None) -> Sharing:
     """How FSDP gathers it, and reduces its gradient."""
     of, policy = parameter.mesh_info, parameter.mp_policy
-    # PyTorch 2.11 calls it by another name.
-    spec = getattr(parameter, "_unsharded_dtensor_spec", None) or getattr(parameter, "_tp_spec", None)
+    spec = None
+    if parameter.is_dtensor:
+        spec = parameter._tp_spec if _HAS_ONE_GROUP else parameter._unsharded_dtensor_spec
     within = None
     if spec is not None:
         layout = Layout(spec.mesh, tuple(spec.placements), spec.tensor_meta.shape, spec.tensor_meta.stride)
@@ -292,21 +314,3 @@ class _Cast:
 
     def _cast(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
-
-
-def _reset(part: nn.Module) -> None:
-    """The class, the methods and the state that a module had before ``fully_shard``."""
-    state = _module_state_mapping.pop(part)()
-    for name, method in _forward_methods(part).items():
-        delattr(part, name)
-        if getattr(part, name, None) != method:
-            setattr(part, name, method)
-    kind: Any = type(part)
-    part.__class__ = kind.__mro__[kind._orig_cls_mro_index]
-    for function, found in list(part.__dict__.get(STATE_KEY, {}).items()):
-        if found is state:
-            del part.__dict__[STATE_KEY][function]
-            part.__dict__[REGISTRY_KEY].pop(function.__name__, None)
-    for key in (STATE_KEY, REGISTRY_KEY):
-        if not part.__dict__.get(key, True):
-            del part.__dict__[key]

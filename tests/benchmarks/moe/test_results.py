@@ -167,7 +167,7 @@ def test_ctrl_c_while_a_model_is_simulated_keeps_what_is_done(monkeypatch: pytes
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_ranks_and_what_there_is_is_written(tmp_path: Path, number: signal.Signals) -> None:
     config, path = tmp_path / "small.toml", tmp_path / "run.json"
     config.write_text('microbatches = 4\nrounds = 500\neager = []\npolicies = ["auto"]\n[network]\nkind = "emulated"\n')
