@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterator
 
+from benchmarks.eager_names import runs_over_gloo
 from benchmarks.moe.config import Config
 from benchmarks.moe.variant import SEQUENTIAL, Variant, has_pairs
 
@@ -32,7 +33,7 @@ def grid(config: Config) -> Grid:
     found = []
     for skew in config.skew:
         found += [variant.without(skew=skew) for variant in _ours(config)]
-        found += [Variant("eager", name, skew=skew) for name in config.eager]
+        found += [Variant("eager", name, skew=skew) for name in _eager(config)]
         if config.attached:
             found += [Variant("attached", name, _attached_policy(config, name), skew=skew) for name in config.eager]
     return Grid(tuple(dict.fromkeys(found)), tuple(_left_out(config)))
@@ -46,6 +47,10 @@ def _ours(config: Config) -> Iterator[Variant]:
         for policy, parts in itertools.product(_reordering(config), config.nano_batches):
             if parts > 1 and name in (config.schedules if config.nano_batched is None else config.nano_batched):
                 yield Variant("annopipe", name, policy, parts, compiled)
+
+
+def _eager(config: Config) -> list[str]:
+    return [name for name in config.eager if config.kind == "simulated" or runs_over_gloo(name, config.pp)]
 
 
 def _attached_policy(config: Config, name: str) -> str | None:
@@ -70,5 +75,7 @@ def _left_out(config: Config) -> Iterator[str]:
     if config.kind == "simulated":
         yield "eager: priced kernel by kernel, nothing fused; compiled: elementwise operations fused"
         yield "pairs that run apart take what sequential ones take: one row for both"
+    if missing := [name for name in config.eager if name not in _eager(config)]:
+        yield f"eager {', '.join(missing)}: this PyTorch sends from a rank to itself there, which gloo cannot do"
     if config.eager and any(config.compile):
         yield "eager: not compiled"

@@ -6,11 +6,14 @@ annopipe bench runtime --ranks 2 --microbatches 32 --json
 """
 
 import json
+from importlib.metadata import version
 from typing import Any
 
 import click
 from tabulate import tabulate
 
+from annopipe.errors import AnnopipeError
+from benchmarks.eager_names import runs_over_gloo
 from benchmarks.launch import LaunchError, run_ranks
 
 __all__ = ["command"]
@@ -57,6 +60,11 @@ def command(
     as_json: bool,
 ) -> None:
     """Time the runtime per action: tiny tensors over gloo, annopipe beside torch.distributed.pipelining."""
+    if unable := [name for name in names or _NAMES if not all(runs_over_gloo(name, count) for count in ranks)]:
+        raise AnnopipeError(
+            f"PyTorch {version('torch')} sends from a rank to itself in {', '.join(unable)}, which gloo cannot do: there "
+            "is nothing to compare with; take another release of PyTorch"
+        )
     settings = {"schedules": names or _NAMES, "parameters": parameters, "microbatches": microbatches, "rounds": rounds}
     rows = [{"ranks": count, **row} for count in ranks for row in _rows(count, settings)]
     if as_json:
