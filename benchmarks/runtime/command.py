@@ -62,8 +62,8 @@ def command(
     """Time the runtime per action: tiny tensors over gloo, annopipe beside torch.distributed.pipelining."""
     if unable := [name for name in names or _NAMES if not all(runs_over_gloo(name, count) for count in ranks)]:
         raise AnnopipeError(
-            f"PyTorch {version('torch')} sends from a rank to itself in {', '.join(unable)}, which gloo cannot do: there "
-            "is nothing to compare with; take another release of PyTorch"
+            f"PyTorch {version('torch')} sends from a rank to itself in {', '.join(unable)}, which gloo cannot do: "
+            "there is nothing to compare with; take another release of PyTorch"
         )
     settings = {"schedules": names or _NAMES, "parameters": parameters, "microbatches": microbatches, "rounds": rounds}
     rows = [{"ranks": count, **row} for count in ranks for row in _rows(count, settings)]

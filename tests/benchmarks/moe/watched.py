@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as fc
 
+from benchmarks.eager_names import SENDS_TO_ITSELF
 from benchmarks.launch import end_rank
 from benchmarks.moe.case import MoeCase
 from benchmarks.moe.groups import start_groups
@@ -15,7 +16,7 @@ from benchmarks.moe.preparing import Preparer
 from benchmarks.moe.variant import Variant
 
 LATE_S = 0.25
-RUNTIMES = ("annopipe", "attached", "eager")
+RUNTIMES = ("annopipe", "attached", *(() if SENDS_TO_ITSELF else ("eager",)))
 MEGABYTE = 1_000_000
 
 
