@@ -63,6 +63,8 @@ def squares(output, target, weight=1.0):
 class Script:
     """What a user of torch.distributed.pipelining has; `attach` is the line that may be added, or its options."""
 
+    has_run = False
+
     def __init__(self, name, attach, microbatches=COUNT, make=None, build=Block, loss_fn=squares, **options):
         self.chunks, folded, _ = CLASSES.get(name, (1 if name == "_ScheduleForwardOnly" else 2, False, False))
         self.count, self.rank = RANKS * self.chunks, dist.get_rank()
@@ -78,7 +80,6 @@ class Script:
             options = attach if isinstance(attach, dict) else {}
             assert ap.attach(self.schedule, **options) is self.schedule
         self.microbatches = microbatches
-        self.has_run = False
 
     def call(self, method="step", seed=1, *, target=True, kwargs=None, losses=True, inputs=None, **options):
         """Losses and output of one call, as a script makes it."""
