@@ -116,7 +116,6 @@ class _Writer:
         self._compiled = frozenset(node for bound, _ in stretches for node in bound.outputs)
         self._graph = fx.Graph()
         self._made: dict[fx.Node, fx.Node] = {}
-        self._calls: list[fx.Node] = []
         copy_nodes(self._graph, input_nodes(graph.graph), self._made)
 
     def write(self, what: int | fx.Node) -> None:
@@ -131,7 +130,8 @@ class _Writer:
         results = output_nodes(self._old.graph)
         self._graph.output(tuple(self._new(node) if isinstance(node, fx.Node) else node for node in results))
         left = [node for node in self._cut.program if node in self._cut.transparent and node not in self._made]
-        for call in self._calls[:1]:  # views that only stretches use take no time, but somebody has to know of them
+        call = next((node for node in self._graph.nodes if meta.stands_in(node)), None)
+        if call is not None:  # views that only stretches use take no time, but somebody has to know of them
             meta.set_shares(call, {**meta.shares(call), **{meta.placed(node).key: 0.0 for node in left}})
         return self._graph
 
@@ -163,7 +163,6 @@ class _Writer:
         meta.set_placement(node, meta.placed(inside[0]))
         meta.set_shares(node, {meta.placed(each).key: 1 / len(inside) for each in inside})
         meta.mark_computation(node)
-        self._calls.append(node)
         return node
 
     def _input(self, source: Source, bound: Bound) -> fx.Node:

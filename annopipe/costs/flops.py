@@ -96,12 +96,11 @@ def _grouped(rows: Shape, weight: Shape) -> int:
 
 def _all_heads(args: Sequence[Any]) -> list[Any]:
     """Attention's arguments where keys and values have as many heads as queries: PyTorch 2.11 counts no groups."""
-    heads = max((arg.shape[1] for arg in args if isinstance(arg, torch.Tensor) and arg.dim() == _HEADED), default=0)
+    headed = {place for place, arg in enumerate(args) if isinstance(arg, torch.Tensor) and arg.dim() == _HEADED}
+    heads = max((args[place].shape[1] for place in headed), default=0)
     return [
-        arg.new_empty([arg.shape[0], heads, *arg.shape[2:]])
-        if isinstance(arg, torch.Tensor) and arg.dim() == _HEADED
-        else arg
-        for arg in args
+        arg.new_empty([arg.shape[0], heads, *arg.shape[2:]]) if place in headed else arg
+        for place, arg in enumerate(args)
     ]
 
 

@@ -130,8 +130,7 @@ class _NodeRun:
                         self._values.pop(done, None)
 
     def _run(self, node: fx.Node) -> None:
-        at = meta.placement(node)
-        key = node.name if at is None else at.key
+        key = meta.key(node)
         if node.op == "get_attr":
             self._values[node] = self._attributes[str(node.target)]
             self.seconds[key] = 0.0

@@ -35,6 +35,7 @@ __all__ = [
     "is_number",
     "is_traced_in_backward",
     "is_traced_in_forward",
+    "key",
     "makes_sizes",
     "mark_computation",
     "mark_recompute",
@@ -198,9 +199,9 @@ def marked_computation(node: fx.Node) -> bool:
     return bool(node.meta.get(_COMPUTES))
 
 
-def set_shares(node: fx.Node, keys: Mapping[str, float]) -> None:
+def set_shares(node: fx.Node, by_key: Mapping[str, float]) -> None:
     """Say in place of which nodes, by key, a call runs, and what share of its time is each one's."""
-    node.meta[_SHARES] = keys
+    node.meta[_SHARES] = by_key
 
 
 def stands_in(node: fx.Node) -> bool:
@@ -210,8 +211,7 @@ def stands_in(node: fx.Node) -> bool:
 
 def shares(node: fx.Node) -> Mapping[str, float]:
     """Whose time the node's is, by key, and which share of it: its own, unless it runs in place of others."""
-    at = placement(node)
-    return node.meta.get(_SHARES) or {node.name if at is None else at.key: 1.0}
+    return node.meta.get(_SHARES) or {key(node): 1.0}
 
 
 def group(node: fx.Node) -> int | None:
@@ -276,6 +276,12 @@ def placed(node: fx.Node) -> Placement:
 def set_placement(node: fx.Node, place: Placement) -> None:
     """Record the node's placement."""
     node.meta[_PLACEMENT] = place
+
+
+def key(node: fx.Node) -> str:
+    """What its cost is looked up by: the placement's key; its name before regions are assigned."""
+    at = placement(node)
+    return node.name if at is None else at.key
 
 
 def declaration(node: fx.Node) -> Declaration | None:

@@ -43,7 +43,7 @@ def write(programs: Programs, *, waits: bool = False) -> str:
     """
     rows = programs.texts()
     if waits:
-        rows = [[str(action) for action in with_waits(Action.parse(text) for text in row)] for row in rows]
+        rows = [[str(action) for action in with_waits(programs.actions(rank))] for rank in range(len(rows))]
     return "".join(",".join(row) + "\n" for row in rows)
 
 

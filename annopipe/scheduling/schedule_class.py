@@ -107,8 +107,8 @@ class Schedule:
         ...     Schedule.from_csv(path) == schedule
         True
         """
-        sent = any(is_waited_for(action) for row in self.ranks for action in row)
-        if waits and not sent and self.placement.ranks > 1:
+        several = self.placement.ranks > 1
+        if waits and several and not any(is_waited_for(action) for row in self.ranks for action in row):
             raise ScheduleError("a rank waits for messages, and this schedule has none: write schedule.lowered()")
         with place_for(path) as place:
             place.write_text(csv_format.write(self.programs, waits=waits), encoding="utf-8", newline="\n")

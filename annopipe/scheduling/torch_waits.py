@@ -1,8 +1,10 @@
 """The waits that PyTorch 2.15 writes into schedules with messages; our runtime waits by itself where it has to.
 
-0SEND_F0 ... 0B0 0WAIT_SEND_F0          a message is done with when its own gradient has come back
-1SEND_B0 ... 1WAIT_SEND_B0              others at the end of the rank's row
-1REDUCE_GRAD 1WAIT_REDUCE_GRAD          a reduction at once
+    0SEND_F0 ... 0B0 0WAIT_SEND_F0          a message is done with when its own gradient has come back
+    1SEND_B0 ... 1WAIT_SEND_B0              others at the end of the rank's row
+    1REDUCE_GRAD 1WAIT_REDUCE_GRAD          a reduction at once
+
+Where they stand is as its own passes have it: `_add_wait_send`, `_add_reduce_grad` of torch.distributed.pipelining.
 """
 
 from collections.abc import Iterable, Iterator

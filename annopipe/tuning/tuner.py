@@ -73,8 +73,7 @@ def tune(
     fixed = {"ranks": ranks, "data": data, "expert": expert, "microbatch_size": microbatch_size}
     _check_counts(copies, seed, effort=effort, workers=1 if workers is None else workers, best=best)
     _check(cluster, memory, report)
-    count = processors()
-    processes = count if workers is None else workers
+    processes = processors() if workers is None else workers
     if isinstance(work, ModelWorkload):
         if cluster is None:
             raise CostError(f"{work.name} has no degrees yet: give the annopipe.Cluster to search them for")

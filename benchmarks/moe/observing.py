@@ -27,10 +27,6 @@ class Observed(NamedTuple):
     peak_bytes: int
     waits: int
 
-    def plain(self) -> dict[str, Any]:
-        """As results have it."""
-        return {"exposed_seconds": self.exposed_s, "peak_bytes": self.peak_bytes}
-
 
 def start_watching() -> None:
     """Load the profiler, which takes a second or more; all ranks do so before the first step that is watched."""
@@ -93,13 +89,13 @@ def outermost(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
-def combined(own: Observed, case: MoeCase) -> Observed:
-    """Of all ranks, as a simulation says it.
+def combined(own: Observed, case: MoeCase) -> dict[str, Any]:
+    """Of all ranks, as a simulation says it and results have it.
 
     Exposed on the ranks of one pipeline together, on average over the pipelines; the peak of the rank that has most.
     """
-    waited, peak, waits = (torch.tensor(value, dtype=torch.float64) for value in own)
+    waited, peak = (torch.tensor(value, dtype=torch.float64) for value in (own.exposed_s, own.peak_bytes))
     dist.all_reduce(waited)
     dist.all_reduce(peak, dist.ReduceOp.MAX)
-    dist.all_reduce(waits)
-    return Observed(waited.item() / (case.expert_ranks * case.data_ranks), int(peak.item()), int(waits.item()))
+    pipelines = case.expert_ranks * case.data_ranks
+    return {"exposed_seconds": waited.item() / pipelines, "peak_bytes": int(peak.item())}

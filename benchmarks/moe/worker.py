@@ -119,8 +119,7 @@ def _alternated(ready: _All, case: MoeCase, groups: Groups, moments: dict[Varian
         if different := differing(first.setdefault(variant.skew, found), found):
             wrong[str(variant)] = different
         if number < 0:
-            seen = combined(watched[variant].seen, case)
-            tell_part(json.dumps({"variant": places[variant], **seen.plain()}))
+            tell_part(json.dumps({"variant": places[variant], **combined(watched[variant].seen, case)}))
             continue
         tell_part(json.dumps({"variant": places[variant], "seconds": taken.clock_s}))
         if (clock := step.clock) is not None:

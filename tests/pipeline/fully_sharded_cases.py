@@ -21,23 +21,12 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import annopipe as ap
-from tests.pipeline.releases import COMBINED, OF_2_11, SPLIT, run_by_gloo
+from tests.pipeline.releases import COMBINED, OF_2_11, SPLIT, classes
 from tests.pipeline.trial import close, refused
 
 WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 WIDTH = 6
-# By class: stages a rank, whether the last half is folded back, and whether backwards are split.
-CLASSES = run_by_gloo(
-    {
-        "ScheduleGPipe": (1, False, False),
-        "Schedule1F1B": (1, False, False),
-        "ScheduleInterleaved1F1B": (2, False, False),
-        "ScheduleInterleavedZeroBubble": (2, False, True),
-        "ScheduleZBVZeroBubble": (2, True, True),
-        "ScheduleDualPipeV": (2, True, True),
-    },
-    WORLD // 2,
-)
+CLASSES = classes(WORLD // 2)
 
 
 class Block(nn.Module):

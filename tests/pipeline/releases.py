@@ -1,18 +1,28 @@
-"""What some releases of PyTorch do otherwise in torch.distributed.pipelining."""
+"""Classes of torch.distributed.pipelining to compare with, and what some releases of PyTorch do otherwise there."""
 
 import torch
 
-__all__ = ["COMBINED", "OF_2_11", "SPLIT", "run_by_gloo"]
+from benchmarks.eager_names import can_run
 
-# It learns shapes from a forward on zeros in its first step, which draws random numbers; its classes that split
-# backwards cannot hand on what has no gradient; and stages on one rank send to themselves, which gloo cannot do.
+__all__ = ["COMBINED", "OF_2_11", "SPLIT", "classes"]
+
+# It learns shapes from a forward on zeros in its first step, which draws random numbers; and its classes that split
+# backwards cannot hand on what has no gradient.
 OF_2_11 = torch.__version__.startswith("2.11.")
 # Classes that split backwards, and that combine a forward and a backward where there are such.
 SPLIT, COMBINED = ("ScheduleInterleavedZeroBubble",) * 2 if OF_2_11 else ("ScheduleZBVZeroBubble", "ScheduleDualPipeV")
+# Stages a rank, whether the last half is folded back, and whether backwards are split.
+_CLASSES = {
+    "ScheduleGPipe": (1, False, False),
+    "Schedule1F1B": (1, False, False),
+    "ScheduleLoopedBFS": (2, False, False),
+    "ScheduleInterleaved1F1B": (2, False, False),
+    "ScheduleInterleavedZeroBubble": (2, False, True),
+    "ScheduleZBVZeroBubble": (2, True, True),
+    "ScheduleDualPipeV": (2, True, True),
+}
 
 
-def run_by_gloo(classes: dict[str, tuple[int, bool, bool]], ranks: int) -> dict[str, tuple[int, bool, bool]]:
-    """Those classes of schedules, by stages a rank and whether they are a V, that PyTorch runs over gloo."""
-    if not OF_2_11:
-        return classes
-    return {name: about for name, about in classes.items() if about[0] == 1 or not (about[1] or ranks == 1)}
+def classes(ranks: int) -> dict[str, tuple[int, bool, bool]]:
+    """Those that the installed PyTorch runs over gloo on so many ranks; the values as above."""
+    return {name: about for name, about in _CLASSES.items() if can_run(about[0], ranks, folded=about[1])}

@@ -40,7 +40,7 @@ def main() -> None:
     case = MoeCase(pipeline_ranks=1, expert_ranks=2, microbatches=4, network="emulated", rate_bytes_per_s=1e8)
     groups, rank = start_groups(case), dist.get_rank()
     joined = combined(Observed(1.0 + rank, 100 * (rank + 1), 1), case)
-    assert joined[:2] == (1.5, 200), joined
+    assert joined == {"exposed_seconds": 1.5, "peak_bytes": 200}
     start_watching()
     known = Watched(known_step(rank))
     known()
