@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.launch import LaunchError, run_ranks
 from benchmarks.netlab import NetLab
+from tests.processes import signalled_process
 
 Program = Callable[[str], dict[str, str]]
 
@@ -142,8 +143,7 @@ def test_ranks_end_with_their_launcher(program: Program, tmp_path: Path, number:
         "from benchmarks.launch import run_ranks\n"
         f"run_ranks('program', 2, env={env!r}, timeout_s=200, on_line=lambda *line: print(*line, flush=True))"
     )
-    launch = [sys.executable, "-c", source]
-    with subprocess.Popen(launch, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as launcher:
+    with signalled_process([sys.executable, "-c", source], stderr=subprocess.DEVNULL) as launcher:
         assert launcher.stdout is not None
         assert launcher.stdout.readline() == "0 up\n"
         while len(list(tmp_path.glob("*.pid"))) < 2:

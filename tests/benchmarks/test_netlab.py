@@ -2,7 +2,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import pytest
 from benchmarks.netlab import NetLab, NetLabError, sweep
 from benchmarks.netlab.ownership import NAMESPACES, Owner
 from benchmarks.netlab.units import rate_bytes_per_s, size_bytes
+from tests.processes import signalled_process
 
 RECEIVER = """
 import socket, struct, sys
@@ -39,9 +39,8 @@ for size in map(int, sys.argv[2:]):
     print(size / (time.perf_counter() - start))
 """
 OWNER = """
-import signal, subprocess, sys, time
+import subprocess, sys, time
 from benchmarks.netlab import NetLab
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and so it would stay
 with NetLab(2) as lab:
     sleeper = subprocess.Popen(lab.command(1, ["sleep", "100"]))
     print(*lab.namespaces, sleeper.pid, flush=True)
@@ -76,14 +75,11 @@ def gone(pid: int) -> bool:
 @contextmanager
 def owner_process() -> Iterator[tuple[subprocess.Popen[str], list[str], int]]:
     """Another process with a lab: its handle, the lab's namespaces, and a process inside."""
-    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(OWNER)], stdout=subprocess.PIPE, text=True) as process:
+    with signalled_process([sys.executable, "-c", OWNER]) as process:
         assert process.stdout is not None
         *namespaces, sleeper = process.stdout.readline().split()
         assert len(present(namespaces)) == 3
-        try:
-            yield process, namespaces, int(sleeper)
-        finally:
-            process.kill()
+        yield process, namespaces, int(sleeper)
 
 
 @pytest.mark.root

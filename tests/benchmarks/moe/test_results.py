@@ -19,6 +19,7 @@ from benchmarks.moe.results import Results
 from benchmarks.moe.simulated import simulate
 from benchmarks.moe.variant import Variant
 from benchmarks.reporting.runs import Run
+from tests.processes import signalled_process
 
 PACED = Config.of_table(
     "small",
@@ -172,7 +173,8 @@ def test_a_signal_ends_the_ranks_and_what_there_is_is_written(tmp_path: Path, nu
     config, path = tmp_path / "small.toml", tmp_path / "run.json"
     config.write_text('microbatches = 4\nrounds = 500\neager = []\npolicies = ["auto"]\n[network]\nkind = "emulated"\n')
     arguments = [sys.executable, "-m", "annopipe", "bench", "moe", "--config", str(config), "--json", str(path)]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with signalled_process(arguments, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
         for line in process.stderr:
             if "round 3" in line:
                 process.send_signal(number)
