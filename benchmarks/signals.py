@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["ENDED", "Ended", "exit_code", "exit_on_signals"]
+__all__ = ["ENDED", "Ended", "exit_code", "exit_on_signals", "held_back"]
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
@@ -44,6 +44,35 @@ def exit_on_signals() -> Iterator[None]:
     finally:
         for number in ours:
             signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """While this is open, a signal that would raise an exception waits until it closes; the second one does not wait.
+
+    For seconds of work in C++ that calls Python, such as tracing: an exception that a handler raises in there may
+    meet code that throws none, which aborts the process. Outside the main thread nothing changes.
+    """
+    raising = {}
+    if threading.current_thread() is threading.main_thread():
+        handlers = {int(number): signal.getsignal(number) for number in (signal.SIGINT, *_ENDING)}
+        raising = {number: handler for number, handler in handlers.items() if callable(handler)}
+    came: list[int] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        if len(came) > 1:
+            raising[number](number, frame)
+
+    for number in raising:
+        signal.signal(number, hold)
+    try:
+        yield
+    finally:
+        for number, handler in raising.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def _exit(number: int, _frame: FrameType | None) -> None:

@@ -15,6 +15,7 @@ from benchmarks.moe.config import Config
 from benchmarks.moe.results import Rows
 from benchmarks.moe.timelines import predicted_row
 from benchmarks.moe.variant import SEQUENTIAL, Variant
+from benchmarks.signals import held_back
 
 __all__ = ["check", "in_sequence", "simulate"]
 
@@ -36,7 +37,8 @@ def simulate(config: Config, rows: Rows, progress: Callable[[str], None]) -> Non
     for compiled, skew in dict.fromkeys((variant.compiled, variant.skew) for variant in rows):
         own = {key: row for key, row in rows.items() if (key.compiled, key.skew) == (compiled, skew)}
         progress(f"pricing layers{', fused' if compiled else ''}{f', skew {skew:g}' if skew != 1.0 else ''}")
-        work = _workload(config, fused=compiled, skew=skew)
+        with held_back():  # layers are traced
+            work = _workload(config, fused=compiled, skew=skew)
         trials: dict[str, Trial] = {}
         for variant, row in own.items():
             progress(str(variant))

@@ -2,18 +2,18 @@
 
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
-from benchmarks.signals import Ended, exit_code, exit_on_signals
+from benchmarks.signals import ENDED, Ended, exit_code, exit_on_signals, held_back
 
 ENDING = [signal.SIGTERM, signal.SIGHUP]
 
 
 @contextmanager
-def handled(number: signal.Signals, handler: signal.Handlers) -> Iterator[None]:
+def handled(number: signal.Signals, handler: Callable[..., object] | signal.Handlers) -> Iterator[None]:
     before = signal.signal(number, handler)
     try:
         yield
@@ -37,15 +37,45 @@ def test_a_signal_that_is_ignored_stays_ignored(number: signal.Signals) -> None:
         assert signal.getsignal(number) is signal.SIG_IGN
 
 
-def test_outside_the_main_thread_nothing_changes() -> None:
+@pytest.mark.parametrize("context", [exit_on_signals, held_back])
+def test_outside_the_main_thread_nothing_changes(context: Callable[[], AbstractContextManager[None]]) -> None:
     found = []
 
     def enter() -> None:
-        with exit_on_signals():
+        with context():
+            found.append(signal.getsignal(signal.SIGINT))
             found.append(signal.getsignal(signal.SIGTERM))
 
     with handled(signal.SIGTERM, signal.SIG_DFL):
         thread = threading.Thread(target=enter)
         thread.start()
         thread.join()
-    assert found == [signal.SIG_DFL]
+    assert found == [signal.getsignal(signal.SIGINT), signal.SIG_DFL]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, *ENDING])
+def test_a_signal_that_is_held_back_raises_when_the_block_is_done(number: signal.Signals) -> None:
+    done = []
+    with handled(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL):
+        with pytest.raises(ENDED) as caught, exit_on_signals(), held_back():
+            signal.raise_signal(number)
+            done.append("work")
+        assert exit_code(caught.value) == 128 + number
+    assert done == ["work"]
+
+
+def test_the_second_signal_does_not_wait() -> None:
+    done = []
+    with handled(signal.SIGTERM, signal.SIG_DFL), pytest.raises(Ended), exit_on_signals(), held_back():
+        signal.raise_signal(signal.SIGTERM)
+        done.append("first")
+        signal.raise_signal(signal.SIGTERM)
+        done.append("second")
+    assert done == ["first"]
+
+
+def test_held_back_leaves_alone_what_raises_nothing() -> None:
+    with handled(signal.SIGHUP, signal.SIG_IGN), handled(signal.SIGTERM, signal.SIG_DFL), held_back():
+        signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

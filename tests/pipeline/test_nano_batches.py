@@ -144,7 +144,7 @@ def test_new_lengths_are_prepared_anew_and_evaluation_runs_whole_microbatches():
             module.zero_grad()
         x, target = batch(length)
         close(trained(pipe, stages, x, target), unsplit(whole, x, target), 1e-14)
-        assert torch.equal(torch.cat(pipe.eval(x)), nn.Sequential(*whole)(x))
+        assert all(map(torch.equal, pipe.eval(x), map(nn.Sequential(*whole), x.chunk(MICROBATCHES))))
 
 
 class Sends(nn.Module):
