@@ -1,16 +1,17 @@
 """What a stage keeps in memory between its actions, in bytes, from the fake values of its graphs.
 
 Values are counted once per storage: views share that of what they are views of, and views of parameters or buffers cost
-nothing. Sizes that depend on data are those of balanced routing.
+nothing. Sizes that depend on data are those of balanced routing, or of a rank that gets more than its share.
 """
 
 import dataclasses
-from collections.abc import Iterable
+import functools
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import fx
 
-from annopipe.costs.sizes import Sizes
+from annopipe.costs.sizes import Sizes, size_names
 from annopipe.graphs import meta
 from annopipe.graphs.ops import view_chain
 from annopipe.graphs.ports import Port
@@ -39,28 +40,59 @@ class StoredBytes:
     output: int
 
 
-def stored_bytes(graphs: StageGraphs) -> StoredBytes:
+def stored_bytes(graphs: StageGraphs, *, sizes: Mapping[str, int] | None = None, skew: float = 1.0) -> StoredBytes:
     """What a traced stage keeps, and hands on.
 
-    Raises CostError for a size that depends on data and that balanced routing does not tell.
+    Args:
+        graphs: of one stage.
+        sizes: sizes that depend on data, as in ``ap.costs.roofline``; names that this stage does not have are left out.
+        skew: as there: how many times its even share of the rows this rank gets.
+
+    Raises CostError for a size that depends on data and that neither balanced routing nor ``sizes`` tells, and for what
+    is no size or no skew.
 
     >>> import annopipe as ap
     >>> stored_bytes(ap.trace(torch.nn.Linear(4, 2, bias=False), (torch.ones(8, 4),)))
     StoredBytes(activation=128, kept_for_weight=192, parameters=64, output=64)
     """
+    counted = _Counted(graphs, sizes or {}, skew)
     forward, backward = graphs.forward, graphs.backward
     outputs = [port for port in forward.outputs if port.role in ("output", "loss")]
-    handed_on = _bytes(forward, _roots(forward, {port.name for port in outputs}))
-    parameters = _parameters(graphs)
+    handed_on = counted.bytes(forward, _roots(forward, {port.name for port in outputs}))
+    parameters = _parameters(graphs, counted)
     if backward is None or graphs.backward_input is None or graphs.backward_weight is None:
         return StoredBytes(0, 0, parameters, handed_on)
     kept = _roots(forward, _names(backward.inputs))
     weight = graphs.backward_weight
     wanted = _names(weight.inputs)
-    still_kept = _bytes(forward, _roots(forward, wanted))
-    made = _bytes(graphs.backward_input, _made(graphs.backward_input, wanted))
-    came = _bytes(weight, _roots(weight, {port.name for port in weight.inputs if port.role == "tangent"}))
-    return StoredBytes(_bytes(forward, kept), still_kept + made + came, parameters, handed_on)
+    still_kept = counted.bytes(forward, _roots(forward, wanted))
+    made = counted.bytes(graphs.backward_input, _made(graphs.backward_input, wanted))
+    came = counted.bytes(weight, _roots(weight, {port.name for port in weight.inputs if port.role == "tangent"}))
+    return StoredBytes(counted.bytes(forward, kept), still_kept + made + came, parameters, handed_on)
+
+
+class _Counted:
+    """Counts the bytes of values of a stage's graphs, of which one may name a size that another one makes."""
+
+    def __init__(self, graphs: StageGraphs, sizes: Mapping[str, int], skew: float) -> None:
+        named: dict[str, str] = {}
+        for graph in (graphs.forward, graphs.backward):
+            named |= {} if graph is None or not sizes else size_names(graph)
+        self._given = {named[name]: size for name, size in sizes.items() if name in named}
+        self._skew = skew
+        self._sizes = functools.cache(self._sizes_of)
+
+    def bytes(self, graph: StageGraph, nodes: Iterable[fx.Node]) -> int:
+        """Of these nodes' tensors in all."""
+        sizes = self._sizes(graph)
+        tensors = [(leaf, node) for node in nodes for leaf in tree_leaves(meta.value(node))]
+        return sum(
+            sizes.elements(leaf, node) * leaf.element_size() for leaf, node in tensors if isinstance(leaf, torch.Tensor)
+        )
+
+    def _sizes_of(self, graph: StageGraph) -> Sizes:
+        known = size_names(graph) if self._given else ()
+        return Sizes(graph, {name: size for name, size in self._given.items() if name in known}, self._skew)
 
 
 def _names(ports: Iterable[Port]) -> set[str]:
@@ -83,15 +115,7 @@ def _made(graph: StageGraph, wanted: set[str]) -> list[fx.Node]:
     return [root for root in _roots(graph, wanted) if root not in taken]
 
 
-def _bytes(graph: StageGraph, nodes: Iterable[fx.Node]) -> int:
-    sizes = Sizes(graph)
-    tensors = [(leaf, node) for node in nodes for leaf in tree_leaves(meta.value(node))]
-    return sum(
-        sizes.elements(leaf, node) * leaf.element_size() for leaf, node in tensors if isinstance(leaf, torch.Tensor)
-    )
-
-
-def _parameters(graphs: StageGraphs) -> int:
+def _parameters(graphs: StageGraphs, counted: _Counted) -> int:
     """Parameters and buffers by their source, which tied ones share, and the gradients of those that get one.
 
     Gathered parameters and unreduced gradients, too: both are there while a stage computes.
@@ -106,5 +130,7 @@ def _parameters(graphs: StageGraphs) -> int:
             if port.role in _LASTING:
                 gathered = port.role == "unsharded"
                 has_gradient = port.source in (unreduced if gathered else learned)
-                found[port.name if gathered else port.source] = _bytes(graph, [node]) * (2 if has_gradient else 1)
+                found[port.name if gathered else port.source] = counted.bytes(graph, [node]) * (
+                    2 if has_gradient else 1
+                )
     return sum(found.values())

@@ -11,7 +11,7 @@ from torch import nn
 
 from annopipe.costs.hardware import Hardware
 from annopipe.costs.roofline_model import roofline
-from annopipe.costs.stored import stored_bytes
+from annopipe.costs.stored import StoredBytes, stored_bytes
 from annopipe.errors import CostError
 from annopipe.graphs import meta
 from annopipe.graphs.capture import without_values
@@ -29,6 +29,7 @@ from annopipe.workloads.pieces import Price, pieces_of
 __all__ = ["Known", "KnownLayer", "priced"]
 
 Loss = Callable[[Any, Any], torch.Tensor] | None
+Stored = Callable[[StageGraphs], StoredBytes]
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,8 @@ def priced(
     _check_options(options)
     chosen = {"fused": True, **(options or {})}
     price = functools.partial(roofline, hardware=hardware, **chosen)
-    tracer = _Tracer(model.is_expert, price, recompute, {} if known is None else known)
+    stored = functools.partial(stored_bytes, **{name: chosen[name] for name in ("sizes", "skew") if name in chosen})
+    tracer = _Tracer(model.is_expert, price, stored, recompute, {} if known is None else known)
     towers: list[tuple[PricedLayer, ...]] = []
     handed: tuple[Any, ...] = ()
     for tower, inputs in zip(model.towers, model.tower_inputs, strict=True):
@@ -103,8 +105,10 @@ def _check_options(options: Mapping[str, Any] | None) -> None:
 class _Tracer:
     """Traces and prices layers, each kind of them once."""
 
-    def __init__(self, is_expert: Callable[[str], bool], price: Price, recompute: RecomputeGiven, known: Known) -> None:
-        self._is_expert, self._price, self._known = is_expert, price, known
+    def __init__(
+        self, is_expert: Callable[[str], bool], price: Price, stored: Stored, recompute: RecomputeGiven, known: Known
+    ) -> None:
+        self._is_expert, self._price, self._stored, self._known = is_expert, price, stored, known
         self._recompute = None if recompute is None else replace(recompute_choice(recompute), absent=True)
         self._regions: list[str] = []
 
@@ -136,10 +140,10 @@ class _Tracer:
         price = functools.cache(self._price)
         graphs = trace(module, inputs, loss_fn=loss_fn, target=target)
         outputs = _handed_on(graphs, type(module).__name__)
-        pieces, stored, again = pieces_of(graphs, price), stored_bytes(graphs), None
+        pieces, stored, again = pieces_of(graphs, price), self._stored(graphs), None
         if self._recompute is not None and graphs.backward is not None:
             others = trace(module, inputs, loss_fn=loss_fn, target=target, recompute=self._recompute)
-            changed, kept = pieces_of(others, price), stored_bytes(others)
+            changed, kept = pieces_of(others, price), self._stored(others)
             saves, costs = stored.activation - kept.activation, sum(changed.times[1:]) - sum(pieces.times[1:])
             if saves > 0:
                 again = Recompute(saves, max(0.0, costs), changed.backward, kept.kept_for_weight)

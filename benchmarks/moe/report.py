@@ -73,6 +73,8 @@ def _notes(rows: Sequence[Row], about: Mapping[str, Any]) -> list[str]:
         f"{why}{'' if len(names) == len(rows) else f' ({len(names)} rows: {names[0]}, ...)'}"
         for why, names in missing.items()
     ]
+    if any(row["measured"] is not None and row["skew"] != 1.0 for row in rows):
+        said.append("skew: ranks with fewer rows wait for the busiest: exposed as measured; only that one is simulated")
     if "memory_bytes" in about:
         said += _too_large(rows, about["memory_bytes"])
     return [*said, *about["left_out"]]

@@ -65,6 +65,21 @@ def test_layers_keep_what_their_stage_keeps() -> None:
     assert found[1].output_bytes == whole.output
 
 
+def test_layers_of_a_rank_with_more_than_its_share_keep_more() -> None:
+    with absent_group(RANKS) as group:
+        with without_memory():
+            layers = SPEC.build(group, 1, LENGTH).layers[2:3]
+            x = torch.empty(1, LENGTH, CONFIG.hidden, dtype=torch.bfloat16, requires_grad=True)
+        (layer,) = priced(ModelLayers(layers, (x,)), machine(), options={"skew": 1.5}).layers
+        (even,) = priced(ModelLayers(layers, (x,)), machine()).layers
+    whole = stored_bytes(stage(1), skew=1.5)
+    assert layer.activation == whole.activation > stored_bytes(stage(1)).activation
+    assert layer.kept_for_weight == pytest.approx(whole.kept_for_weight, rel=0.01)
+    assert layer.recompute is not None
+    assert even.recompute is not None
+    assert layer.recompute.saves > even.recompute.saves
+
+
 def test_pieces_of_experts_wait_for_their_messages() -> None:
     pieces = pieces_of(stage(1), lambda graph: ap.costs.roofline(graph, machine()))
     counts, dispatch, combine, last = pieces.forward

@@ -40,11 +40,11 @@ SECONDS = {
 FOUND = {"network": "namespaces", "transfer_s": 0.02, "stretch_s": 0.01, "sum_s": 0.0}
 
 
-def measured(names: dict[str, float], *, spread: float = 0.01) -> Results:
+def measured(names: dict[str, float], *, spread: float = 0.01, config: Config = PACED) -> Results:
     """A run that has these times, and a prediction of everything."""
-    results = Results([(PACED, grid(PACED))])
+    results = Results([(config, grid(config))])
     results.configs["small"]["found"] = {**FOUND, "gradients_differ": {}, "nano_batches": []}
-    for variant, row in results.rows(PACED).items():
+    for variant, row in results.rows(config).items():
         row["predicted"] = predicted(1.0)
         row["timeline"] = [(0, "compute", 0.0, 1.0, "0F0")]
         seconds = names.get(str(variant))
@@ -114,6 +114,13 @@ def test_the_text_has_every_row_with_its_place_and_its_gain() -> None:
     assert places == {("eager", "1f1b"): "8", ("eager", "zbv"): "7", ("eager", "dualpipev"): "9"}
     assert "is 2.44 times as fast as eager zbv, the best eager schedule of the run (asked: 1.5;" in text
     assert "Published for 64 H100" in text
+
+
+def test_why_skewed_rows_expose_more_than_simulated_is_said() -> None:
+    said = "ranks with fewer rows wait for the busiest"
+    assert said not in report(measured(SECONDS).plain())
+    skewed = Config.of_table("small", {"schedules": ["1f1b"], "eager": [], "skew": [1.0, 1.5]})
+    assert said in report(measured({"annopipe 1f1b, skew 1.5": 3.7}, config=skewed).plain())
 
 
 def test_different_gradients_are_shown() -> None:
