@@ -3,7 +3,7 @@
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 
 __all__ = ["ENDED", "Ended", "exit_code", "exit_on_signals", "held_back"]
@@ -48,31 +48,21 @@ def exit_on_signals() -> Iterator[None]:
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """While this is open, a signal that would raise an exception waits until it closes; the second one does not wait.
+    """While this is open, a signal that would raise an exception waits; it is handled when the block has ended well.
 
     For seconds of work in C++ that calls Python, such as tracing: an exception that a handler raises in there may
     meet code that throws none, which aborts the process. Outside the main thread nothing changes.
     """
-    raising = {}
-    if threading.current_thread() is threading.main_thread():
-        handlers = {int(number): signal.getsignal(number) for number in (signal.SIGINT, *_ENDING)}
-        raising = {number: handler for number, handler in handlers.items() if callable(handler)}
     came: list[int] = []
-
-    def hold(number: int, frame: FrameType | None) -> None:
-        came.append(number)
-        if len(came) > 1:
-            raising[number](number, frame)
-
-    for number in raising:
-        signal.signal(number, hold)
-    try:
+    with ExitStack() as stack:
+        for number in (signal.SIGINT, *_ENDING) if threading.current_thread() is threading.main_thread() else ():
+            handler = signal.getsignal(number)
+            if callable(handler):
+                stack.callback(signal.signal, number, handler)
+                signal.signal(number, lambda number, _: came.append(number))
         yield
-    finally:
-        for number, handler in raising.items():
-            signal.signal(number, handler)
-        if came:
-            signal.raise_signal(came[0])
+    if came:
+        signal.raise_signal(came[0])
 
 
 def _exit(number: int, _frame: FrameType | None) -> None:

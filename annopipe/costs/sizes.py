@@ -21,7 +21,7 @@ from annopipe.graphs.failures import user_frame
 from annopipe.graphs.stage_graph import StageGraph, body, input_nodes
 from annopipe.pytrees import tree_leaves
 
-__all__ = ["Sizes", "size_names"]
+__all__ = ["Sizes"]
 
 
 class Sizes:
@@ -39,14 +39,23 @@ class Sizes:
             raise CostError(f"skew is {skew!r}: give how many times its even share the busiest rank gets, 1 or more")
         self._graph, self._skew = graph, skew
         self._given: dict[str, int] = {}
-        named = size_names(graph)
-        for name, size in ({} if given is None else given).items():
+        given = {} if given is None else given
+        ports = {port.name: node for port, node in zip(graph.inputs, input_nodes(graph.graph), strict=True)}
+        known = _names(graph)
+        for name, size in given.items():
             if isinstance(size, bool) or not isinstance(size, int) or size < 0:
                 raise CostError(f"sizes[{name!r}] is {size!r}: a size is a whole number, not negative")
-            if name not in named:
-                have = ", ".join(sorted(set(named.values()))) or "no data-dependent size"
-                raise CostError(f"sizes has {name!r}, which no value of this graph depends on: it depends on {have}")
-            self._given[named[name]] = size
+            carried = symbols(meta.value(ports[name])) if name in ports else set()
+            if len(carried) == 1:
+                lane = "" if name.startswith("size.") else name.partition(".")[0] + "."
+                self._given[lane + str(carried.pop())] = size
+            elif name in known:
+                self._given[name] = size
+            else:
+                raise CostError(
+                    f"sizes has {name!r}, which no value of this graph depends on: it depends on "
+                    f"{', '.join(sorted(known)) or 'no data-dependent size'}"
+                )
 
     def number(self, size: Any, node: fx.Node) -> int:
         """A size in a value that ``node`` reads or makes.
@@ -117,13 +126,6 @@ def _symbols(graph: StageGraph) -> Iterator[tuple[str, Any, Any]]:
                 yield from ((lane, extent, symbol) for symbol in symbols(extent))
 
 
-def size_names(graph: StageGraph) -> dict[str, str]:
-    """Every name by which a size of this graph can be given, and which symbol it means: "u1", or "F.u1" in lane F."""
-    named: dict[str, str] = {}
-    for lane, _, symbol in _symbols(graph):
-        named |= {str(symbol): str(symbol), f"{lane}{symbol}": f"{lane}{symbol}"}
-    for port, node in zip(graph.inputs, input_nodes(graph.graph), strict=True):
-        carried = symbols(meta.value(node))
-        if port.role == "size" and len(carried) == 1:
-            named[port.name] = port.name[: port.name.index("size.")] + str(carried.pop())
-    return named
+def _names(graph: StageGraph) -> set[str]:
+    """Every name by which a size of this graph can be given."""
+    return {name for lane, _, symbol in _symbols(graph) for name in (str(symbol), f"{lane}{symbol}")}

@@ -6,12 +6,12 @@ nothing. Sizes that depend on data are those of balanced routing, or of a rank t
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import torch
 from torch import fx
 
-from annopipe.costs.sizes import Sizes, size_names
+from annopipe.costs.sizes import Sizes
 from annopipe.graphs import meta
 from annopipe.graphs.ops import view_chain
 from annopipe.graphs.ports import Port
@@ -40,22 +40,20 @@ class StoredBytes:
     output: int
 
 
-def stored_bytes(graphs: StageGraphs, *, sizes: Mapping[str, int] | None = None, skew: float = 1.0) -> StoredBytes:
+def stored_bytes(graphs: StageGraphs, *, skew: float = 1.0) -> StoredBytes:
     """What a traced stage keeps, and hands on.
 
     Args:
         graphs: of one stage.
-        sizes: sizes that depend on data, as in ``ap.costs.roofline``; names that this stage does not have are left out.
-        skew: as there: how many times its even share of the rows this rank gets.
+        skew: as in ``ap.costs.roofline``: how many times its even share of the rows this rank gets.
 
-    Raises CostError for a size that depends on data and that neither balanced routing nor ``sizes`` tells, and for what
-    is no size or no skew.
+    Raises CostError for a size that depends on data and that balanced routing does not tell, and for a skew below 1.
 
     >>> import annopipe as ap
     >>> stored_bytes(ap.trace(torch.nn.Linear(4, 2, bias=False), (torch.ones(8, 4),)))
     StoredBytes(activation=128, kept_for_weight=192, parameters=64, output=64)
     """
-    counted = _Counted(graphs, sizes or {}, skew)
+    counted = _Counted(skew)
     forward, backward = graphs.forward, graphs.backward
     outputs = [port for port in forward.outputs if port.role in ("output", "loss")]
     handed_on = counted.bytes(forward, _roots(forward, {port.name for port in outputs}))
@@ -72,15 +70,10 @@ def stored_bytes(graphs: StageGraphs, *, sizes: Mapping[str, int] | None = None,
 
 
 class _Counted:
-    """Counts the bytes of values of a stage's graphs, of which one may name a size that another one makes."""
+    """Counts the bytes of values of a stage's graphs."""
 
-    def __init__(self, graphs: StageGraphs, sizes: Mapping[str, int], skew: float) -> None:
-        named: dict[str, str] = {}
-        for graph in (graphs.forward, graphs.backward):
-            named |= {} if graph is None or not sizes else size_names(graph)
-        self._given = {named[name]: size for name, size in sizes.items() if name in named}
-        self._skew = skew
-        self._sizes = functools.cache(self._sizes_of)
+    def __init__(self, skew: float) -> None:
+        self._sizes = functools.cache(functools.partial(Sizes, skew=skew))
 
     def bytes(self, graph: StageGraph, nodes: Iterable[fx.Node]) -> int:
         """Of these nodes' tensors in all."""
@@ -89,10 +82,6 @@ class _Counted:
         return sum(
             sizes.elements(leaf, node) * leaf.element_size() for leaf, node in tensors if isinstance(leaf, torch.Tensor)
         )
-
-    def _sizes_of(self, graph: StageGraph) -> Sizes:
-        known = size_names(graph) if self._given else ()
-        return Sizes(graph, {name: size for name, size in self._given.items() if name in known}, self._skew)
 
 
 def _names(ports: Iterable[Port]) -> set[str]:

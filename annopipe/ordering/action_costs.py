@@ -9,7 +9,6 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 
-from annopipe.costs.sizes import size_names
 from annopipe.costs.stored import StoredBytes, stored_bytes
 from annopipe.errors import CostError
 from annopipe.graphs.stage_graph import StageGraph
@@ -34,7 +33,6 @@ def actions(
     *,
     link_bytes_per_s: float = math.inf,
     latency: float = 0.0,
-    sizes: Mapping[str, int] | None = None,
     skew: float = 1.0,
 ) -> ActionCosts:
     """The costs of a schedule's actions, in seconds and bytes.
@@ -46,13 +44,12 @@ def actions(
         policy: how combined graphs are ordered, as in ``ap.Pipeline``.
         link_bytes_per_s: what a link between two ranks carries; messages take no time if left out.
         latency: seconds from the end of sending a message to its arrival.
-        sizes: sizes that depend on data, for what is kept in memory; what node costs were made with.
-        skew: for what is kept in memory: how many times its even share of the rows this rank gets.
+        skew: for what is kept in memory, that of ``ap.costs.roofline``: how many times its even share of the rows this
+            rank gets.
 
     Raises:
-        CostError: stages are not 0, 1, 2 and so on; a node has no cost; a rate is not positive; ``sizes`` has what no
-            stage has, or what is no size; the skew is below 1; at the first combination that cannot be planned, what
-            ``ap.overlap`` raises.
+        CostError: stages are not 0, 1, 2 and so on; a node has no cost; a rate is not positive; a skew below 1; at the
+            first combination that cannot be planned, what ``ap.overlap`` raises.
 
     >>> import torch, annopipe as ap
     >>> graphs = ap.trace(torch.nn.Linear(2, 2, bias=False), (torch.ones(1, 2),))
@@ -63,8 +60,7 @@ def actions(
     if not link_bytes_per_s > 0:
         raise CostError(f"link_bytes_per_s={link_bytes_per_s!r}: give bytes per second, more than 0")
     stages = _Stages(graphs, node_costs, policy)
-    _refuse_unknown(sizes or {}, stages.all)
-    stored = [stored_bytes(found, sizes=sizes, skew=skew) for found in stages.all]
+    stored = [stored_bytes(found, skew=skew) for found in stages.all]
     alone = {kind: [stages.timeline(kind, stage) for stage in range(len(stages.all))] for kind in COMPUTE}
     seconds = {kind: _per_stage(graphs, [_makespan(t) for t in found]) for kind, found in alone.items()}
     exposed = {kind: _per_stage(graphs, [_exposed(t) for t in found]) for kind, found in alone.items()}
@@ -85,14 +81,6 @@ def actions(
         communication=communication,
         inside=stages.inside,
     )
-
-
-def _refuse_unknown(sizes: Mapping[str, int], stages: Sequence[StageGraphs]) -> None:
-    graphs = [graph for stage in stages for graph in (stage.forward, stage.backward) if sizes and graph is not None]
-    named = {name: symbol for graph in graphs for name, symbol in size_names(graph).items()}
-    if unknown := sorted(set(sizes) - set(named)):
-        have = ", ".join(sorted(set(named.values()))) or "no data-dependent size"
-        raise CostError(f"sizes has {unknown[0]!r}, which no value of these stages depends on: they depend on {have}")
 
 
 class _Stages:

@@ -166,7 +166,8 @@ class Workload:
             memory: of one rank, in bytes, instead of the cluster's.
             recompute: what layers can compute again, as in ``ap.trace``; None: nothing.
             state: what training keeps of a parameter beside itself; see ``ap.TrainingState``.
-            options: arguments of ``ap.costs.roofline``: ``node_limit``, ``matmul_dtype``, ...
+            options: arguments of ``ap.costs.roofline``: ``node_limit``, ``matmul_dtype``, ...; ``skew`` is that of what
+                layers keep, too.
 
         Raises CostError for an unknown name, for degrees that do not fit, and for memory that no schedule can keep to;
         CaptureError for a layer that cannot be traced.

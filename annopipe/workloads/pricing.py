@@ -80,7 +80,7 @@ def priced(
     _check_options(options)
     chosen = {"fused": True, **(options or {})}
     price = functools.partial(roofline, hardware=hardware, **chosen)
-    stored = functools.partial(stored_bytes, **{name: chosen[name] for name in ("sizes", "skew") if name in chosen})
+    stored = functools.partial(stored_bytes, skew=chosen.get("skew", 1.0))
     tracer = _Tracer(model.is_expert, price, stored, recompute, {} if known is None else known)
     towers: list[tuple[PricedLayer, ...]] = []
     handed: tuple[Any, ...] = ()

@@ -64,14 +64,24 @@ def test_a_signal_that_is_held_back_raises_when_the_block_is_done(number: signal
     assert done == ["work"]
 
 
-def test_the_second_signal_does_not_wait() -> None:
+def test_signals_that_are_held_back_together_raise_once_in_blocks_in_blocks() -> None:
     done = []
     with handled(signal.SIGTERM, signal.SIG_DFL), pytest.raises(Ended), exit_on_signals(), held_back():
-        signal.raise_signal(signal.SIGTERM)
-        done.append("first")
-        signal.raise_signal(signal.SIGTERM)
-        done.append("second")
-    assert done == ["first"]
+        with held_back():
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
+            done.append("inner")
+        done.append("outer")
+    assert done == ["inner", "outer"]
+
+
+def test_an_error_of_the_block_is_not_hidden_by_a_signal_and_handlers_are_those_of_before() -> None:
+    with handled(signal.SIGTERM, signal.SIG_DFL), exit_on_signals():
+        before = signal.getsignal(signal.SIGTERM)
+        with pytest.raises(ZeroDivisionError), held_back():
+            signal.raise_signal(signal.SIGTERM)
+            raise ZeroDivisionError
+        assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_held_back_leaves_alone_what_raises_nothing() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.moe import simulated
 from benchmarks.moe.command import command, run
 from benchmarks.moe.config import Config
 from benchmarks.moe.grid import grid
@@ -98,8 +99,8 @@ def test_the_talk_stands_beside_what_was_found_and_how() -> None:
     assert rows["passes over 1F1B, DualPipe", "small, paced: dualpipev"] == pytest.approx(1.7)
     noisy = [how for *_, how in measured(SECONDS, spread=0.5).plain()["talk"]]
     assert all("within the spread of the rounds" in how for how in noisy)
-    simulated = measured({}).plain()["talk"]
-    assert {how.partition(":")[0] for *_, how in simulated} == {"small, simulated"}
+    without_times = measured({}).plain()["talk"]
+    assert {how.partition(":")[0] for *_, how in without_times} == {"small, simulated"}
 
 
 def test_the_text_has_every_row_with_its_place_and_its_gain() -> None:
@@ -172,6 +173,24 @@ def test_ctrl_c_while_a_model_is_simulated_keeps_what_is_done(monkeypatch: pytes
     assert results.ended == 130
     rows = results.plain()["rows"]
     assert {(row["predicted"], row["why_missing"]) for row in rows} == {(None, "the run ended before this")}
+
+
+def test_ctrl_c_while_layers_are_traced_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    traced, price = [], simulated._workload
+
+    def interrupted(*given: Any, **more: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        traced.append(price(*given, **more))
+        return traced[-1]
+
+    monkeypatch.setattr("benchmarks.moe.simulated._workload", interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        model = {"model": {"name": "mixtral-8x7b", "sequence": 64}, "cluster": {"machine": "h100", "memory": 80e9}}
+        results = run([Config.of_table("mixtral", {"kind": "simulated", "microbatches": 4, **model})])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (len(traced), results.ended) == (1, 130)
 
 
 @pytest.mark.slow
