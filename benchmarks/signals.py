@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 
@@ -34,16 +34,8 @@ def exit_on_signals() -> Iterator[None]:
 
     A handler that is already there stays. Outside the main thread, where Python sets no handlers, nothing changes.
     """
-    ours = []
-    if threading.current_thread() is threading.main_thread():
-        ours = [number for number in _ENDING if signal.getsignal(number) is signal.SIG_DFL]
-    for number in ours:
-        signal.signal(number, _exit)
-    try:
+    with _handling(_ENDING, lambda before: before is signal.SIG_DFL, _exit):
         yield
-    finally:
-        for number in ours:
-            signal.signal(number, signal.SIG_DFL)
 
 
 @contextmanager
@@ -54,15 +46,29 @@ def held_back() -> Iterator[None]:
     meet code that throws none, which aborts the process. Outside the main thread nothing changes.
     """
     came: list[int] = []
-    with ExitStack() as stack:
-        for number in (signal.SIGINT, *_ENDING) if threading.current_thread() is threading.main_thread() else ():
-            handler = signal.getsignal(number)
-            if callable(handler):
-                stack.callback(signal.signal, number, handler)
-                signal.signal(number, lambda number, _: came.append(number))
+    with _handling((signal.SIGINT, *_ENDING), callable, lambda number, _: came.append(number)):
         yield
     if came:
         signal.raise_signal(came[0])
+
+
+@contextmanager
+def _handling(
+    numbers: Iterable[signal.Signals],
+    replaced: Callable[[object], bool],
+    handler: Callable[[int, FrameType | None], object],
+) -> Iterator[None]:
+    """While this is open, signals whose handler may be replaced have this one; outside the main thread they keep it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    with ExitStack() as stack:
+        for number in numbers:
+            before = signal.getsignal(number)
+            if replaced(before):
+                stack.callback(signal.signal, number, before)
+                signal.signal(number, handler)
+        yield
 
 
 def _exit(number: int, _frame: FrameType | None) -> None:

@@ -1,9 +1,10 @@
-"""Processes that tests send signals to."""
+"""Processes that tests send signals to, this one among them."""
 
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 
 @contextmanager
@@ -24,6 +25,24 @@ def signalled_process(command: Sequence[str], *, stderr: int | None = None) -> I
             yield process
         finally:
             process.kill()
+
+
+@contextmanager
+def handled(number: signal.Signals, handler: Callable[..., object] | signal.Handlers) -> Iterator[None]:
+    """What this process does about a signal, inside the block."""
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs: one that has ended and that nobody has reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def _listen() -> None:

@@ -112,8 +112,7 @@ def _strides(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 def _lane(node: fx.Node) -> str:
     """What a node's key has in front of its name: "F." in lane F of a multiplexed graph, else ""."""
-    at = meta.placement(node)
-    lane, dot, _ = (at.key if at else "").rpartition(".")
+    lane, dot, _ = meta.key(node).rpartition(".")
     return lane + dot
 
 

@@ -119,7 +119,6 @@ def _parameters(graphs: StageGraphs, counted: _Counted) -> int:
             if port.role in _LASTING:
                 gathered = port.role == "unsharded"
                 has_gradient = port.source in (unreduced if gathered else learned)
-                found[port.name if gathered else port.source] = counted.bytes(graph, [node]) * (
-                    2 if has_gradient else 1
-                )
+                times = 2 if has_gradient else 1
+                found[port.name if gathered else port.source] = times * counted.bytes(graph, [node])
     return sum(found.values())

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.launch import LaunchError, run_ranks
 from benchmarks.netlab import NetLab
-from tests.processes import signalled_process
+from tests.processes import alive, signalled_process
 
 Program = Callable[[str], dict[str, str]]
 
@@ -38,13 +38,6 @@ def left_over(folder: Path, expected: int) -> list[int]:
             break
         time.sleep(0.02)
     return running
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_each_rank_has_torchruns_environment_and_its_output_is_returned(program: Program) -> None:

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.netlab import NetLab, NetLabError, sweep
 from benchmarks.netlab.ownership import NAMESPACES, Owner
 from benchmarks.netlab.units import rate_bytes_per_s, size_bytes
-from tests.processes import signalled_process
+from tests.processes import alive, signalled_process
 
 RECEIVER = """
 import socket, struct, sys
@@ -65,7 +65,7 @@ def present(namespaces: list[str]) -> list[str]:
 
 def gone(pid: int) -> bool:
     deadline = time.monotonic() + 60
-    while (path := Path(f"/proc/{pid}/stat")).exists() and path.read_text().rpartition(")")[2].split()[0] != "Z":
+    while alive(pid):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.02)

@@ -2,23 +2,15 @@
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
 
 from benchmarks.signals import ENDED, Ended, exit_code, exit_on_signals, held_back
+from tests.processes import handled
 
 ENDING = [signal.SIGTERM, signal.SIGHUP]
-
-
-@contextmanager
-def handled(number: signal.Signals, handler: Callable[..., object] | signal.Handlers) -> Iterator[None]:
-    before = signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        signal.signal(number, before)
 
 
 @pytest.mark.parametrize("number", ENDING)

@@ -11,11 +11,9 @@ from annopipe.costs.stored import stored_bytes
 from annopipe.graphs.process_groups import absent_group
 from annopipe.models import DeepSeekV3Config, DeepSeekV3Stage
 
-TOKENS, EXPERTS_PER_TOKEN, RANKS = 16, 2, 4
-ROWS = TOKENS * EXPERTS_PER_TOKEN  # that a rank receives if routing is balanced
-
-
 CONFIG = DeepSeekV3Config.tiny()
+TOKENS, RANKS = 16, 4
+ROWS = TOKENS * CONFIG.top_k  # that a rank receives if routing is balanced
 
 
 @functools.cache

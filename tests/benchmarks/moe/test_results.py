@@ -20,11 +20,16 @@ from benchmarks.moe.results import Results
 from benchmarks.moe.simulated import simulate
 from benchmarks.moe.variant import Variant
 from benchmarks.reporting.runs import Run
-from tests.processes import signalled_process
+from tests.processes import handled, signalled_process
 
 PACED = Config.of_table(
     "small",
     {"schedules": ["1f1b", "zbv", "dualpipev"], "eager": ["1f1b", "zbv", "dualpipev"], "nano_batches": [1, 2]},
+)
+MIXTRAL = {"name": "mixtral-8x7b", "sequence": 64}
+SHORT = Config.of_table(
+    "mixtral",
+    {"kind": "simulated", "microbatches": 4, "model": MIXTRAL, "cluster": {"machine": "h100", "memory": 80e9}},
 )
 # Of the chain, each step 1.25 times as fast as the one before, and others.
 SECONDS = {
@@ -168,8 +173,7 @@ def test_ctrl_c_while_a_model_is_simulated_keeps_what_is_done(monkeypatch: pytes
         raise KeyboardInterrupt
 
     monkeypatch.setattr("benchmarks.moe.simulated.predicted_row", interrupted)
-    model = {"model": {"name": "mixtral-8x7b", "sequence": 64}, "cluster": {"machine": "h100", "memory": 80e9}}
-    results = run([Config.of_table("mixtral", {"kind": "simulated", "microbatches": 4, **model})])
+    results = run([SHORT])
     assert results.ended == 130
     rows = results.plain()["rows"]
     assert {(row["predicted"], row["why_missing"]) for row in rows} == {(None, "the run ended before this")}
@@ -183,13 +187,9 @@ def test_ctrl_c_while_layers_are_traced_waits_for_them(monkeypatch: pytest.Monke
         traced.append(price(*given, **more))
         return traced[-1]
 
-    monkeypatch.setattr("benchmarks.moe.simulated._workload", interrupted)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        model = {"model": {"name": "mixtral-8x7b", "sequence": 64}, "cluster": {"machine": "h100", "memory": 80e9}}
-        results = run([Config.of_table("mixtral", {"kind": "simulated", "microbatches": 4, **model})])
-    finally:
-        signal.signal(signal.SIGINT, before)
+    monkeypatch.setattr(simulated, "_workload", interrupted)
+    with handled(signal.SIGINT, signal.default_int_handler):
+        results = run([SHORT])
     assert (len(traced), results.ended) == (1, 130)
 
 
